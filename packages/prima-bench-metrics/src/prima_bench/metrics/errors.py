@@ -1,0 +1,68 @@
+"""What the kernel raises. Every error says what is wrong, where, and (in ``hint``) how to mend it.
+
+::
+
+    MetricError            a ValueError with a hint; exit code 5
+    ├── InputError         a tensor of the wrong shape, dtype, range or content
+    ├── ConflictingRowsError   one row id, two contents
+    ├── ReferenceDataError the reference (solution) cannot be scored against; exit code 4
+    ├── SyncError          ranks disagree about what they are about to exchange
+    └── MetricNameError    a metric reference that cannot be parsed or does not exist; exit code 3
+"""
+
+from collections.abc import Sequence
+
+
+class MetricError(ValueError):
+    """Root of the kernel's errors.
+
+    Attributes:
+        hint: One sentence on how to mend it; empty when there is nothing to add.
+        exit_code: What a command line ends with when this error reaches it.
+    """
+
+    exit_code: int = 5
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class InputError(MetricError):
+    """A tensor handed to ``update`` has the wrong shape, dtype, range or content."""
+
+
+class ConflictingRowsError(MetricError):
+    """The same row id came twice with different content.
+
+    Attributes:
+        rows: The first few ids concerned, ascending.
+    """
+
+    def __init__(self, message: str, *, rows: Sequence[int], hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.rows = tuple(rows)
+
+
+class ReferenceDataError(MetricError):
+    """The reference (solution) itself cannot be scored against."""
+
+    exit_code = 4
+
+
+class SyncError(MetricError):
+    """The ranks of a process group disagree about the state they are about to exchange."""
+
+
+class MetricNameError(MetricError):
+    """A metric reference that cannot be parsed, or that names an unknown metric or parameter.
+
+    Attributes:
+        nearest: Up to three known names that resemble the one asked for.
+    """
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, nearest: Sequence[str] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.nearest = tuple(nearest)

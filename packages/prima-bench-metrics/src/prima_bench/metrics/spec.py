@@ -1,0 +1,187 @@
+"""What a metric says about itself, and how a metric is referred to by name.
+
+Pure data: this module imports neither torch nor numpy, so that metrics can be listed, documented and
+referred to without the weight of computing them. The classes that compute live in the modules that
+hold these specs; ``catalog`` reads the specs from those modules' syntax trees.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from prima_bench.metrics.errors import MetricNameError
+
+ParamValue = str | int | float | bool
+
+_REF = re.compile(r"\s*(?P<name>[a-z][a-z0-9_]*)\s*(?:\((?P<params>[^()]*)\))?\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """One parameter of a metric.
+
+    Attributes:
+        name: Keyword of the metric's constructor.
+        default: Value when the reference does not name it.
+        choices: The allowed values; empty when any value of the default's type is allowed.
+        summary: One sentence.
+    """
+
+    name: str
+    default: ParamValue
+    choices: tuple[ParamValue, ...] = ()
+    summary: str = ""
+
+    def parse(self, text: str) -> ParamValue:
+        """Turn the text of a reference into a value of this parameter's type.
+
+        Raises:
+            MetricNameError: If the text is not of the type, or not among the choices.
+        """
+        value: ParamValue
+        try:
+            if isinstance(self.default, bool):
+                value = {"true": True, "false": False}[text.lower()]
+            else:
+                value = type(self.default)(text)
+        except (KeyError, ValueError):
+            raise MetricNameError(
+                f"parameter {self.name}={text!r} is not a {type(self.default).__name__}",
+                hint=f"The default is {self.default!r}.",
+            ) from None
+        return self.check(value)
+
+    def check(self, value: ParamValue) -> ParamValue:
+        """Return ``value`` if it is allowed.
+
+        Raises:
+            MetricNameError: If it is not among the choices.
+        """
+        if self.choices and value not in self.choices:
+            raise MetricNameError(
+                f"parameter {self.name} cannot be {value!r}",
+                hint=f"Choose one of {', '.join(map(str, self.choices))}.",
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """The facts of one metric; cards and leaderboards are made from them.
+
+    Attributes:
+        name: What users type (``pearson_delta``).
+        version: Starts at 1; raised whenever any value can move.
+        inputs: The family of inputs that it scores (``"perturbation"``, ``"classification"``); a task with the
+            same family offers it.
+        implementation: Name of the class, in the same module.
+        title: A few words, as a heading.
+        summary: One sentence: what a good value means.
+        formula: The formula, in plain text.
+        direction: Whether larger or smaller is better.
+        range: Smallest and largest possible value; None where unbounded.
+        perfect: The value of a perfect prediction.
+        chance: The value of no skill; None where it depends on the data.
+        level: ``"unit"`` when the value is a mean over units, ``"global"`` when it is not.
+        unit: What a unit is (``"perturbation"``, ``"class"``); None for global metrics.
+        undefined: When the value, or a unit's value, does not exist.
+        references: Papers or reference implementations.
+        params: The parameters that a reference may set.
+        notes: Where the field's tools disagree and what is taken here; known traps.
+    """
+
+    name: str
+    version: int
+    inputs: str
+    implementation: str
+    title: str
+    summary: str
+    formula: str
+    direction: Literal["max", "min"]
+    range: tuple[float | None, float | None]
+    perfect: float
+    chance: float | None
+    level: Literal["unit", "global"]
+    unit: str | None
+    undefined: str
+    references: tuple[str, ...]
+    params: tuple[Param, ...] = ()
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRef:
+    """A metric's name with the parameters that differ from their defaults.
+
+    >>> str(MetricRef("pds_cosine", {"exclude_targets": "own"}))
+    'pds_cosine(exclude_targets=own)'
+    """
+
+    name: str
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", MappingProxyType(dict(sorted(self.params.items()))))
+
+    def __str__(self) -> str:
+        if not self.params:
+            return self.name
+        return f"{self.name}({', '.join(f'{k}={_text(v)}' for k, v in self.params.items())})"
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(self.params.items())))
+
+
+def split_ref(text: str) -> tuple[str, dict[str, str]]:
+    """Split the text of a reference into the name and its raw parameters.
+
+    Args:
+        text: ``name`` or ``name(param=value, ...)``.
+
+    Raises:
+        MetricNameError: If the text has another form.
+
+    Example:
+        >>> split_ref("pds_cosine(exclude_targets=own)")
+        ('pds_cosine', {'exclude_targets': 'own'})
+    """
+    match = _REF.fullmatch(text)
+    hint = "Write name or name(param=value, param=value)."
+    if match is None:
+        raise MetricNameError(f"{text!r} is not a metric reference", hint=hint)
+    params: dict[str, str] = {}
+    for part in filter(str.strip, (match["params"] or "").split(",")):
+        key, sep, value = (p.strip() for p in part.partition("="))
+        if not (key and sep and value) or key in params:
+            raise MetricNameError(f"{part.strip()!r} in {text!r} is not one param=value", hint=hint)
+        params[key] = value
+    return match["name"], params
+
+
+def resolve_ref(text: str, spec: MetricSpec) -> MetricRef:
+    """Check a reference's parameters against the spec and drop those that equal the default.
+
+    Raises:
+        MetricNameError: If a parameter is unknown or its value is not allowed.
+
+    Example:
+        >>> from prima_bench.metrics.catalog import get_spec
+        >>> str(resolve_ref("pds_cosine(exclude_targets=panel)", get_spec("pds_cosine")))
+        'pds_cosine'
+    """
+    name, raw = split_ref(text)
+    known = {p.name: p for p in spec.params}
+    for key in raw:
+        if key not in known:
+            raise MetricNameError(
+                f"metric {name} has no parameter {key!r}",
+                hint=f"It takes {', '.join(known)}." if known else "It takes no parameters.",
+            )
+    values = {key: known[key].parse(value) for key, value in raw.items()}
+    return MetricRef(name, {k: v for k, v in values.items() if v != known[k].default})
+
+
+def _text(value: ParamValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
