@@ -1,0 +1,67 @@
+"""Datasets by URI: verified fetching, a local cache, credentials and S3-compatible object stores.
+
+>>> from prima_bench.storage import fetch
+>>> path = fetch("gs://bucket/pbmc68k/1.0.0/train.h5ad", sha256="...", size=1234)  # doctest: +SKIP
+
+Names are loaded when first used, so importing this package imports no boto3.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prima_bench.storage.errors import (
+        AccessError,
+        AddressError,
+        CacheError,
+        CredentialsError,
+        IntegrityError,
+        NotFoundError,
+        OfflineError,
+        SettingsError,
+        StorageError,
+        TransferError,
+    )
+    from prima_bench.storage.fetching import fetch
+
+_HOMES = {
+    "AccessError": "errors",
+    "AddressError": "errors",
+    "CacheError": "errors",
+    "CredentialsError": "errors",
+    "IntegrityError": "errors",
+    "NotFoundError": "errors",
+    "OfflineError": "errors",
+    "SettingsError": "errors",
+    "StorageError": "errors",
+    "TransferError": "errors",
+    "fetch": "fetching",
+}
+
+__all__ = [
+    "AccessError",
+    "AddressError",
+    "CacheError",
+    "CredentialsError",
+    "IntegrityError",
+    "NotFoundError",
+    "OfflineError",
+    "SettingsError",
+    "StorageError",
+    "TransferError",
+    "fetch",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
