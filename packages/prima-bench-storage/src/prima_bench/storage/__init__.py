@@ -54,7 +54,7 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted(__all__)
 
 
 if not TYPE_CHECKING:
