@@ -1,0 +1,133 @@
+"""What a metric's ``score`` sees: every row once, in canonical order, with room to share derived quantities.
+
+The batch is a view over the buffered chunks; matrices of rows are never laid out anew.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.errors import ConflictingRowsError
+from prima_bench.metrics.fields import Chunk, Field
+from prima_bench.metrics.rows import RowMatrix
+
+T = TypeVar("T")
+_NAMED = 5
+
+
+class Batch:
+    """All buffered rows: ascending by index, each once.
+
+    The same rows in any order, sharding or layout give the same batch.
+
+    Args:
+        fields: What the buffer declares.
+        chunks: The buffered chunks, each with its ``"index"``.
+        device: Where the rows are.
+
+    Attributes:
+        n: Number of rows.
+        index: Their ids, int64 ``[n]``, strictly ascending.
+        duplicates_dropped: How many rows came again with equal content.
+        device: Where the rows are.
+
+    Raises:
+        ConflictingRowsError: If an id came with two contents.
+    """
+
+    def __init__(self, fields: Sequence[Field], chunks: Sequence[Chunk], device: torch.device) -> None:
+        self.device = device
+        self._memo: dict[Hashable, object] = {}
+        self._fields = {f.name: f for f in fields if chunks and f.name in chunks[0]}
+        self._chunks = tuple(chunks)
+        index = self._laid_out("index") if chunks else torch.zeros(0, dtype=torch.int64, device=device)
+        self._order: Tensor | None = None
+        self.index = index
+        if bool((index[1:] <= index[:-1]).any()):
+            self.index, self._order = torch.sort(index, stable=True)
+        again = torch.zeros_like(self.index, dtype=torch.bool)
+        again[1:] = self.index[1:] == self.index[:-1]
+        self.duplicates_dropped = int(again.sum())
+        if self._order is not None and self.duplicates_dropped:
+            self._refuse_conflicts(again)
+            self.index, self._order = self.index[~again], self._order[~again]
+        self.n = len(self.index)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __getitem__(self, name: str) -> Tensor | RowMatrix:
+        """A field's values in canonical order: :meth:`rows` or :meth:`tensor`, as the field was declared.
+
+        Raises:
+            KeyError: If the field was not given.
+        """
+        return self.rows(name) if self._fields[name].width == "rows" else self.tensor(name)
+
+    def tensor(self, name: str) -> Tensor:
+        """The values of a scalar or row field, ``[n]`` or ``[n, w]``; not to be written to.
+
+        Raises:
+            KeyError: If the field was not given, or is a matrix of rows.
+        """
+        if self._fields[name].width == "rows":
+            raise KeyError(f"{name} is a matrix of rows")
+        return self.memo(("field", name), lambda: self._ordered(name))
+
+    def rows(self, name: str) -> RowMatrix:
+        """A matrix of rows, ``[n, w]``, as a view over the buffered chunks.
+
+        Raises:
+            KeyError: If the field was not given, or is not a matrix of rows.
+        """
+        if self._fields[name].width != "rows":
+            raise KeyError(f"{name} is not a matrix of rows")
+        return self.memo(("field", name), lambda: RowMatrix([c[name] for c in self._chunks], self._order))
+
+    def memo(self, key: Hashable, build: Callable[[], T]) -> T:
+        """A derived quantity, built the first time it is asked for and shared by all metrics of a panel.
+
+        Args:
+            key: Names the quantity with everything that its value depends on, beside the rows.
+            build: Builds it.
+        """
+        if key not in self._memo:
+            self._memo[key] = build()
+        return cast(T, self._memo[key])
+
+    def _laid_out(self, name: str) -> Tensor:
+        parts = [cast(Tensor, c[name]) for c in self._chunks]
+        if len(parts) == 1:
+            return parts[0]
+        widest = torch.float64 if any(p.dtype == torch.float64 for p in parts) else parts[0].dtype
+        return torch.cat([p.to(widest) for p in parts])
+
+    def _ordered(self, name: str) -> Tensor:
+        values = self._laid_out(name)
+        return values if self._order is None else values.index_select(0, self._order)
+
+    def _refuse_conflicts(self, again: Tensor) -> None:
+        """Compare every repeated row with the first of its id."""
+        if self._order is None:
+            return
+        position = torch.arange(len(again), device=self.device)
+        first = torch.where(again, 0, position).cummax(0).values[again]
+        a, b = self._order[again], self._order[first]
+        differs = torch.zeros(len(a), dtype=torch.bool, device=self.device)
+        for name, field in self._fields.items():
+            if field.width == "rows":
+                differs |= ~RowMatrix([c[name] for c in self._chunks]).equal_rows(a, b)
+            else:
+                values = self._laid_out(name)
+                same = values[a] == values[b]
+                differs |= ~(same if same.dim() == 1 else same.all(dim=1))
+        ids = torch.unique(self.index[again][differs]).tolist()
+        if ids:
+            named = ", ".join(map(str, ids[:_NAMED])) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")
+            raise ConflictingRowsError(
+                f"{len(ids)} row{'s' if len(ids) > 1 else ''} came more than once with different content: {named}",
+                rows=ids[:_NAMED],
+                hint="Give every row one id and one content; a padding sampler must repeat rows exactly.",
+            )

@@ -1,0 +1,232 @@
+"""Matrices of rows, dense or sparse, seen through one view that never concatenates them.
+
+``SparseRows`` is how a sparse matrix enters (CSR without scipy); ``RowMatrix`` is how a metric reads what was
+buffered: chunks of either layout and of float32 or float64, behind a permutation. No arithmetic lives here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.errors import InputError
+
+_CHECK_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseRows:
+    """Rows of a sparse matrix: CSR with row lengths in the place of row pointers.
+
+    Attributes:
+        values: The stored values, row by row, ``[nnz]``.
+        columns: The column of each value, ``[nnz]``, an integer dtype.
+        lengths: How many values each row holds, ``[n]``, an integer dtype.
+        n_columns: The width of the matrix.
+
+    Example:
+        >>> x = SparseRows.from_dense(torch.tensor([[0.0, 2.0], [0.0, 0.0], [3.0, 4.0]]))
+        >>> x.values, x.lengths, x.shape
+        (tensor([2., 3., 4.]), tensor([1, 0, 2]), (3, 2))
+    """
+
+    values: Tensor
+    columns: Tensor
+    lengths: Tensor
+    n_columns: int
+
+    @classmethod
+    def from_dense(cls, x: Tensor) -> Self:
+        """The nonzeros of a dense ``[n, w]`` matrix."""
+        stored = x != 0
+        return cls(x[stored], stored.nonzero()[:, 1].to(torch.int32), stored.sum(dim=1), x.shape[1])
+
+    @classmethod
+    def from_csr(cls, x: Tensor) -> Self:
+        """The rows of a ``torch.sparse_csr`` matrix."""
+        return cls(x.values(), x.col_indices(), x.crow_indices().diff().to(torch.int64), x.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and of columns."""
+        return self.lengths.shape[0], self.n_columns
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the stored values."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the values are."""
+        return self.values.device
+
+    def to(self, device: torch.device) -> "SparseRows":
+        """The same rows on another device."""
+        return SparseRows(self.values.to(device), self.columns.to(device), self.lengths.to(device), self.n_columns)
+
+    def canonical(self, name: str = "rows") -> "SparseRows":
+        """The same rows with columns ascending, no explicit zeros, int32 columns and int64 lengths.
+
+        Args:
+            name: What error messages call the matrix.
+
+        Raises:
+            InputError: If the parts do not fit together, or a row names a column twice or one out of range.
+        """
+        values, columns, lengths = self.values, self.columns, self.lengths
+        if any(t.dim() != 1 for t in (values, columns, lengths)) or values.shape != columns.shape:
+            raise InputError(f"{name}: values and columns must be 1-d and equally long, lengths 1-d")
+        if columns.is_floating_point() or lengths.is_floating_point():
+            raise InputError(f"{name}: columns and lengths must be integers")
+        lengths = lengths.to(torch.int64)
+        if bool((lengths < 0).any()) or int(lengths.sum()) != values.shape[0]:
+            raise InputError(f"{name}: row lengths must be non-negative and sum to the {values.shape[0]} stored values")
+        if values.numel():
+            low, high = (int(v) for v in torch.aminmax(columns))
+            if low < 0 or high >= self.n_columns:
+                raise InputError(f"{name}: column {low if low < 0 else high} is outside 0 to {self.n_columns - 1}")
+        parts = SparseRows(values, columns.to(torch.int32), lengths, self.n_columns)
+        return parts._sorted(name)._without_zeros()
+
+    def _sorted(self, name: str) -> "SparseRows":
+        rising = self.columns[1:] > self.columns[:-1]
+        starts = self.lengths.cumsum(0)[:-1]
+        rising[starts[(starts > 0) & (starts < self.values.shape[0])] - 1] = True
+        if bool(rising.all()):
+            return self
+        row = torch.repeat_interleave(torch.arange(len(self.lengths), device=self.device), self.lengths)
+        keys, order = torch.sort(row * self.n_columns + self.columns)
+        twice = (keys[1:] == keys[:-1]).nonzero().flatten()
+        if len(twice):
+            first = int(keys[int(twice[0])])
+            raise InputError(
+                f"{name}: row {first // self.n_columns} holds column {first % self.n_columns} twice",
+                hint="Sum the duplicate entries first.",
+            )
+        return SparseRows(self.values[order], self.columns[order], self.lengths, self.n_columns)
+
+    def _without_zeros(self) -> "SparseRows":
+        stored = self.values != 0
+        if bool(stored.all()):
+            return self
+        running = torch.cat([stored.new_zeros(1, dtype=torch.int64), stored.cumsum(0)])
+        ends = self.lengths.cumsum(0)
+        lengths = running[ends] - running[ends - self.lengths]
+        return SparseRows(self.values[stored], self.columns[stored], lengths, self.n_columns)
+
+
+class RowMatrix:
+    """A real matrix ``[n, w]`` held as chunks of dense or sparse rows, read in a given order.
+
+    Args:
+        chunks: Dense ``[k, w]`` tensors or canonical :class:`SparseRows`, float32 or float64, on one device.
+        order: Row ``i`` of the view is row ``order[i]`` of the chunks laid end to end, ``[n]``; None when as they lie.
+
+    Example:
+        >>> x = RowMatrix([torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0]])], torch.tensor([1, 0]))
+        >>> x.shape, x.take(torch.tensor([0]))
+        ((2, 2), tensor([[3., 4.]]))
+    """
+
+    def __init__(self, chunks: Sequence[Tensor | SparseRows], order: Tensor | None = None) -> None:
+        if not chunks or len({c.shape[1] for c in chunks}) > 1:
+            raise InputError("a matrix of rows needs at least one chunk, and chunks of one width")
+        self._chunks = tuple(chunks)
+        self._order = order
+        sizes = [c.shape[0] for c in chunks]
+        self.device = chunks[0].device
+        self._starts = torch.tensor([0, *sizes], device=self.device).cumsum(0)[:-1]
+        n = sum(sizes) if order is None else order.shape[0]
+        self.shape: tuple[int, int] = (n, chunks[0].shape[1])
+        self.dtype = torch.float64 if any(c.dtype == torch.float64 for c in chunks) else torch.float32
+        self._offsets = [c.lengths.cumsum(0) - c.lengths if isinstance(c, SparseRows) else None for c in chunks]
+
+    def take(self, positions: Tensor) -> Tensor:
+        """Copy rows out as a dense matrix.
+
+        Args:
+            positions: Which rows of the view, int64 ``[k]``, in any order, repeated or not.
+
+        Returns:
+            ``[k, w]`` in float32, or in float64 when any chunk is float64.
+        """
+        if len(self._chunks) == 1 and isinstance(self._chunks[0], Tensor):
+            return self._chunks[0].index_select(0, self._source(positions))
+        out = torch.zeros((len(positions), self.shape[1]), dtype=self.dtype, device=self.device)
+        for number, slots, rows in self._by_chunk(positions):
+            chunk = self._chunks[number]
+            if isinstance(chunk, Tensor):
+                out.index_copy_(0, slots, chunk.index_select(0, rows).to(self.dtype))
+            else:
+                lengths, where = self._stored(number, rows)
+                row = torch.repeat_interleave(slots, lengths)
+                out[row, chunk.columns[where].to(torch.int64)] = chunk.values[where].to(self.dtype)
+        return out
+
+    def equal_rows(self, a: Tensor, b: Tensor, rows_per_block: int = 256) -> Tensor:
+        """Whether rows ``a[i]`` and ``b[i]`` hold the same values, whatever their layout and dtype: bool ``[k]``."""
+        same = [
+            (self.take(a[i : i + rows_per_block]) == self.take(b[i : i + rows_per_block])).all(dim=1)
+            for i in range(0, len(a), rows_per_block)
+        ]
+        return torch.cat(same) if same else torch.zeros(0, dtype=torch.bool, device=self.device)
+
+    def canonical_blocks(self, rows_per_block: int = 256) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The nonzeros in row order, for fingerprints: the same bytes whatever the layout and dtype.
+
+        Yields:
+            For each block of rows: how many nonzeros each row has (int64), their columns (int32), ascending within a
+            row, and their values (float64).
+        """
+        all_sparse = all(isinstance(c, SparseRows) for c in self._chunks)
+        for start in range(0, self.shape[0], rows_per_block):
+            positions = torch.arange(start, min(start + rows_per_block, self.shape[0]), device=self.device)
+            if all_sparse:
+                yield self._gather(positions)
+            else:
+                block = SparseRows.from_dense(self.take(positions))
+                yield block.lengths, block.columns, block.values.to(torch.float64)
+
+    def _source(self, positions: Tensor) -> Tensor:
+        return positions if self._order is None else self._order.index_select(0, positions)
+
+    def _by_chunk(self, positions: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each chunk concerned: its number, the slots of ``positions`` that it fills, and its own rows."""
+        rows = self._source(positions)
+        if len(self._chunks) == 1:
+            yield 0, torch.arange(len(rows), device=self.device), rows
+            return
+        number, slots = torch.sort(torch.searchsorted(self._starts, rows, right=True) - 1, stable=True)
+        which, counts = torch.unique_consecutive(number, return_counts=True)
+        start = 0
+        for i, count in zip(which.tolist(), counts.tolist(), strict=True):
+            part = slots[start : start + count]
+            yield i, part, rows[part] - self._starts[i]
+            start += count
+
+    def _stored(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Lengths of a sparse chunk's ``rows``, and where their values lie, row by row."""
+        chunk, offsets = self._chunks[number], self._offsets[number]
+        if offsets is None or isinstance(chunk, Tensor):
+            raise TypeError("a dense chunk stores no columns")
+        lengths = chunk.lengths.index_select(0, rows)
+        shift = offsets.index_select(0, rows) - (lengths.cumsum(0) - lengths)
+        total = int(lengths.sum())
+        where = torch.repeat_interleave(shift, lengths, output_size=total) + torch.arange(total, device=self.device)
+        return lengths, where
+
+    def _gather(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        lengths = torch.zeros(len(positions), dtype=torch.int64, device=self.device)
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        for number, slots, rows in self._by_chunk(positions):
+            chunk = self._chunks[number]
+            if isinstance(chunk, SparseRows):
+                own, where = self._stored(number, rows)
+                lengths[slots] = own
+                parts.append((torch.repeat_interleave(slots, own), chunk.columns[where], chunk.values[where].double()))
+        slot, columns, values = (torch.cat([p[i] for p in parts]) for i in range(3))
+        order = torch.sort(slot, stable=True).indices
+        return lengths, columns[order], values[order]
