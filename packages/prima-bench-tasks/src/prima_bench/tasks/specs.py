@@ -18,7 +18,8 @@ class BaselineSpec:
 
     Attributes:
         name: What users type (``mean_response``).
-        function: Name of the function in the task's module: ``function(train, test) -> predictions``.
+        function: Name of the function in the task's module: ``function(train, test, **options) -> predictions``, where
+            the options are the dataset's (``perturbation_key``, ``label_key``, ...).
         summary: One sentence.
     """
 

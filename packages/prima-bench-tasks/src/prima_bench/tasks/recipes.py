@@ -1,0 +1,114 @@
+"""What recipes share: one way to write an artifact, so that the same content is the same bytes, and one way to rebuild.
+
+A recipe itself, ``build(directory)``, stands in its dataset's file.
+"""
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prima_bench.tasks.errors import DataError
+from prima_bench.tasks.registry import get_dataset
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+ROLES = ("train", "test", "solution")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltArtifact:
+    """A file that a recipe wrote.
+
+    Attributes:
+        path: Where it is.
+        sha256: Digest, lower-case hexadecimal.
+        size: Bytes.
+    """
+
+    path: Path
+    sha256: str
+    size: int
+
+
+def build_dataset(name: str, directory: str | Path) -> dict[str, BuiltArtifact]:
+    """Run a dataset's recipe and measure what it wrote; the pins of a new dataset are read off here.
+
+    Args:
+        name: ``name`` or ``name@version``.
+        directory: An existing, empty folder.
+
+    Returns:
+        The artifacts by role.
+
+    Raises:
+        UnknownNameError: If there is no such dataset.
+        DataError: If its raw source is missing or is not the known one, or the folder is not empty.
+    """
+    folder = Path(directory)
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise DataError(f"{folder} is not an empty folder", hint="A recipe writes into a fresh folder.")
+    get_dataset(name).module.build(folder)
+    return {role: _measure(folder / f"{role}.h5ad") for role in ROLES}
+
+
+def differences(name: str, built: dict[str, BuiltArtifact]) -> list[str]:
+    """How rebuilt artifacts differ from the pinned ones, a sentence each; empty when they are the same bytes.
+
+    Raises:
+        UnknownNameError: If there is no such dataset.
+    """
+    spec = get_dataset(name).spec
+    return [
+        f"{spec.key} {role}: pinned sha256 {spec.artifact(role).sha256}, size {spec.artifact(role).size}; "
+        f"the recipe gives sha256 {artifact.sha256}, size {artifact.size}"
+        for role, artifact in built.items()
+        if (artifact.sha256, artifact.size) != (spec.artifact(role).sha256, spec.artifact(role).size)
+    ]
+
+
+def write_artifact(cells: "AnnData", path: Path) -> None:
+    """Write an AnnData file whose bytes depend on the content and the library versions alone.
+
+    Row and column names are stored as plain strings, the encoding that every anndata since 0.7 reads.
+    """
+    import h5py
+    from anndata.io import write_elem
+
+    stored = cells.copy()
+    uns, stored.uns = dict(stored.uns), {}
+    for frame in (stored.obs, stored.var):
+        frame.index = frame.index.astype(object)
+    with h5py.File(path, "w") as file:
+        write_elem(file, "/", stored, dataset_kwargs={"compression": "gzip", "compression_opts": 9, "shuffle": True})
+        write_elem(file, "uns", uns)  # apart, since HDF5 filters do not apply to single strings
+
+
+def installed_file(package: str, path: str, *, sha256: str) -> Path:
+    """A raw source that another package ships, verified; the package is not imported.
+
+    Args:
+        package: Top-level name of the package.
+        path: Path below its folder.
+        sha256: What the file must be.
+
+    Raises:
+        DataError: If the package or file is missing, or is another file.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise DataError(f"the recipe needs a file of {package}, which is not installed", hint=f"Install {package}.")
+    file = Path(spec.origin).parent / path
+    if not file.is_file():
+        raise DataError(f"raw source {file} is missing")
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if found != sha256:
+        raise DataError(f"raw source {file} has sha256 {found}, not {sha256}", hint="The recipe knows another file.")
+    return file
+
+
+def _measure(path: Path) -> BuiltArtifact:
+    content = path.read_bytes()
+    return BuiltArtifact(path, hashlib.sha256(content).hexdigest(), len(content))
