@@ -1,0 +1,93 @@
+"""The card of a metric."""
+
+from collections.abc import Sequence
+
+from prima_bench.cli.cards import markdown as md
+from prima_bench.cli.cards.scores import Results
+from prima_bench.cli.words import averaged, better, chance, number, span, value
+from prima_bench.metrics.spec import MetricSpec, Param
+from prima_bench.tasks.results import text
+from prima_bench.tasks.specs import TaskSpec
+
+
+def metric_card(spec: MetricSpec, *, module: str, tasks: Sequence[TaskSpec], results: Results) -> str:
+    """The page of one metric.
+
+    Args:
+        spec: The metric.
+        module: Dotted name of the module that computes it.
+        tasks: The tasks that it scores.
+        results: The baselines' results on all datasets.
+    """
+    offered = ", ".join(md.link(task.name, f"../tasks/{task.name}.md") for task in tasks)
+    return md.page(
+        f"# {spec.title}",
+        f"{md.tick(spec.name)}, version {spec.version}. {spec.summary}",
+        md.code(spec.formula, "text"),
+        md.facts(
+            [
+                ("better", better(spec.direction)),
+                ("range", span(spec.range)),
+                ("perfect prediction", number(spec.perfect)),
+                ("no skill", chance(spec)),
+                ("value", averaged(spec)),
+                ("tasks", offered),
+                ("computed by", md.tick(f"{module}.{spec.implementation}")),
+            ]
+        ),
+        "## When it is undefined",
+        spec.undefined,
+        *_params(spec.params),
+        *_use(spec, tasks),
+        *_naive(spec, results),
+        *(["## Notes", spec.notes] if spec.notes else []),
+        *(["## References", md.bullets(spec.references)] if spec.references else []),
+    )
+
+
+def _params(params: Sequence[Param]) -> list[str]:
+    rows = [
+        (
+            md.tick(p.name),
+            md.tick(value(p.default)),
+            ", ".join(md.tick(value(c)) for c in p.choices) or f"any {type(p.default).__name__}",
+            p.summary,
+        )
+        for p in params
+    ]
+    return ["## Parameters", md.table(["parameter", "default", "allowed", "meaning"], rows)] if rows else []
+
+
+def _use(spec: MetricSpec, tasks: Sequence[TaskSpec]) -> list[str]:
+    if not tasks:
+        return []
+    refs = [spec.name]
+    if spec.params:
+        last = spec.params[0]
+        other = next((c for c in last.choices if c != last.default), last.default)
+        refs.append(f"{spec.name}({last.name}={value(other)})")
+    return [
+        "## Use",
+        md.code(
+            f'import prima_bench as pb\n\nrun = pb.Evaluation(task="{tasks[0].name}", metrics={_list(refs)})', "python"
+        ),
+        md.code(
+            f'prima-bench evaluate --task {tasks[0].name} --metrics "{refs[-1]}" \\\n'
+            "    --predictions preds.h5ad --output result.json",
+            "console",
+        ),
+    ]
+
+
+def _list(refs: Sequence[str]) -> str:
+    return "[" + ", ".join(f'"{ref}"' for ref in refs) + "]"
+
+
+def _naive(spec: MetricSpec, results: Results) -> list[str]:
+    rows = [
+        (md.link(key, f"../datasets/{key}.md"), md.tick(baseline), text.number(result.scores[spec.name].value))
+        for key, of_dataset in results.items()
+        for baseline, result in of_dataset.items()
+        if spec.name in result.scores
+    ]
+    return ["## What naive models score", md.table(["dataset", "baseline", "value"], rows, right=[2])] if rows else []

@@ -1,0 +1,117 @@
+"""``prima-bench demo``: the whole way on data inside the package, with the proof that sharding changes nothing.
+
+It is the first thing that a newcomer runs. It computes nothing of its own: it calls what users call.
+"""
+
+# ruff: noqa: D301 (a backslash before b keeps the lines of an example together in --help)
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prima_bench.cli.cards.scores import embedded
+from prima_bench.cli.commands.leaderboard import boards_text
+from prima_bench.cli.render import Steps, heading, on_terminal, remark, width, write
+from prima_bench.tasks import registry
+from prima_bench.tasks.errors import DataError, IncomparableError
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from prima_bench.tasks.results.schema import EvalResult
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the results; made when missing.")
+    ] = Path("results/demo"),
+) -> None:
+    """Run everything once, on data inside the package: no account, no download, under a minute.
+
+    For every task: fetch its default dataset, run its naive baselines, score each in one piece and again in shards of
+    uneven sizes and shuffled order, check that both results are the same to the last digit, and rank the baselines.
+    Ends with 6 if two results differ.
+
+    \b
+    Examples:
+      prima-bench demo
+      prima-bench demo --output /tmp/demo && prima-bench leaderboard /tmp/demo
+    """
+    began = time.perf_counter()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"cannot make the folder {output}: {error.strerror}", hint="Choose another by --output."
+        ) from error
+    disagreeing: list[str] = []
+    with Steps() as steps:
+        steps("loading torch")
+        for name in registry.list_tasks():
+            if embedded(registry.get_dataset(task=name).spec):
+                disagreeing += _one_task(name, output, steps)
+    remark(f"results are in {output}; took {time.perf_counter() - began:.0f} s")
+    if disagreeing:
+        raise IncomparableError(f"one shot and shards disagree for {', '.join(disagreeing)}")
+
+
+def _one_task(task: str, output: Path, steps: Steps) -> list[str]:
+    from prima_bench.tasks.artifacts import fetch_data
+    from prima_bench.tasks.baselines import run_baseline
+    from prima_bench.tasks.results.leaderboard import leaderboard
+
+    spec = registry.get_task(task).spec
+    steps(f"{task}: fetching {spec.default_dataset}")
+    fetch_data(task=task)
+    write(heading(f"{spec.title}: {task} on {spec.default_dataset}"))
+    results: list[EvalResult] = []
+    disagreeing: list[str] = []
+    for baseline in spec.baselines:
+        steps(f"{task}: running {baseline.name}")
+        predictions = run_baseline(task=task, name=baseline.name)
+        steps(f"{task}: scoring {baseline.name} in one shot")
+        whole = score(task, [predictions], model=baseline.name)
+        pieces = list(shuffled_shards(predictions, seed=len(results)))
+        steps(f"{task}: scoring {baseline.name} in {len(pieces)} shards")
+        sharded = score(task, pieces, model=baseline.name)
+        agree = whole.result_digest == sharded.result_digest
+        write(f"  {baseline.name}")
+        write(f"    one shot   {whole.result_digest[:23]}  {whole.predictions.n_rows} rows")
+        write(f"    {f'{len(pieces)} shards':<9}  {sharded.result_digest[:23]}  {'the same' if agree else 'DIFFERS'}")
+        if not agree:
+            disagreeing.append(f"{task}/{baseline.name}")
+        whole.save(output / f"{task}--{baseline.name}.json")
+        results.append(whole)
+    write()
+    write(boards_text(leaderboard(results), width() if on_terminal() else None))
+    write()
+    return disagreeing
+
+
+def score(task: str, shards: "list[AnnData]", *, model: str) -> "EvalResult":
+    """The result of feeding predictions to the task's default evaluation, one update for each shard."""
+    from prima_bench.tasks.evaluation import Evaluation
+
+    run = Evaluation(task=task, model=model)
+    for shard in shards:
+        run.update(predictions=shard)
+    return run.compute()
+
+
+def shuffled_shards(predictions: "AnnData", *, seed: int) -> "Iterator[AnnData]":
+    """Cut predictions into shards of which each holds about half of what is left, rows and shards in random order."""
+    chance = random.Random(seed)  # noqa: S311
+    rows = list(range(predictions.n_obs))
+    chance.shuffle(rows)
+    shards = []
+    while rows:
+        taken = (len(rows) + 1) // 2
+        shards.append(rows[:taken])
+        rows = rows[taken:]
+    chance.shuffle(shards)
+    for shard in shards:
+        yield predictions[shard].copy()

@@ -1,0 +1,140 @@
+"""The entry of ``prima-bench``: it gathers the commands, and is the one place where an error becomes an exit code.
+
+::
+
+    0 done    1 a bug, with its traceback    2 usage    3 unknown name    4 data unavailable
+    5 bad predictions    6 incomparable, or a check failed    130 interrupted
+"""
+
+# ruff: noqa: D301 (a backslash before b keeps the lines of an example together in --help)
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from prima_bench.cli.commands import (
+    baseline,
+    demo,
+    docs,
+    doctor,
+    evaluate,
+    fetch,
+    leaderboard,
+    listing,
+    recipes,
+    show,
+)
+from prima_bench.cli.render import ReaderGoneError, remark, write
+from prima_bench.metrics.errors import MetricError
+from prima_bench.storage.errors import StorageError
+from prima_bench.tasks.errors import PrimaBenchError
+
+INTERRUPTED = 130
+
+
+class InOrder(typer.core.TyperGroup):
+    """Commands in the order in which a user meets them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        first = ["demo", "list", "show", "fetch", "baseline", "evaluate", "leaderboard"]
+        return [*first, *sorted(set(super().list_commands(ctx)) - set(first))]
+
+
+app = typer.Typer(
+    name="prima-bench",
+    cls=InOrder,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("demo", short_help="See it all run, on data inside the package.")(demo.demo)
+app.add_typer(listing.app, name="list")
+app.add_typer(show.app, name="show")
+app.command("fetch", short_help="Get a task's training and test data.")(fetch.fetch)
+app.command("baseline", short_help="Let a naive model predict.")(baseline.baseline)
+app.command("evaluate", short_help="Score predictions.")(evaluate.evaluate)
+app.command("leaderboard", short_help="Rank results.")(leaderboard.leaderboard)
+app.command("doctor", short_help="Check the installation.")(doctor.doctor)
+app.add_typer(docs.app, name="docs")
+app.add_typer(recipes.app, name="recipes")
+
+
+@app.callback(invoke_without_command=True)
+def prima_bench(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Score biological foundation models from their predictions.
+
+    \b
+    First steps:
+      prima-bench demo                see it all run, on data inside the package
+      prima-bench list tasks          what can be asked
+      prima-bench show task TASK      what a task wants and how it is scored
+      prima-bench fetch --task TASK   where its training and test data lie
+      prima-bench evaluate --help     how to score your predictions
+    """
+    if version:
+        from importlib.metadata import version as installed
+
+        write(f"prima-bench {installed('prima-bench-cli')}")
+    elif ctx.invoked_subcommand is None:
+        write(ctx.get_help())
+    else:
+        return
+    raise typer.Exit
+
+
+def run() -> NoReturn:
+    """Run the command in ``sys.argv`` and leave the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal that cannot show an arrow or a Greek letter must not end an evaluation.
+            stream.reconfigure(errors="replace")
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command.
+
+    Args:
+        arguments: What follows the program's name.
+
+    Returns:
+        The exit code. A bug is not caught: its traceback is the report.
+    """
+    try:
+        code = typer.main.get_command(app).main(list(arguments), prog_name="prima-bench", standalone_mode=False)
+    except ReaderGoneError:
+        # The interpreter flushes stdout once more when it ends; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.TyperException as error:
+        return _usage(error)
+    except (PrimaBenchError, MetricError, StorageError) as error:
+        remark(f"error: {error.args[0]}")
+        if error.hint:
+            remark(f"hint: {error.hint}")
+        return error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        remark("interrupted")
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if context is None:
+        remark(f"error: {message}")
+    elif message == context.get_help():
+        remark(message)
+    else:
+        remark(f"error: {message}")
+        remark(f"hint: {context.get_usage().removeprefix('Usage: ')}; see {context.command_path} --help")
+    return error.exit_code

@@ -1,0 +1,162 @@
+"""How the command line speaks: data to stdout by plain writes, progress and remarks to stderr.
+
+It knows tables, facts, JSON and steps, and nothing of tasks or scores. Nothing here wraps or colours what another
+program reads: columns are cut to the terminal's width only where there is a terminal.
+"""
+
+import json
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from prima_bench.tasks.results import text
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_PIPED_WIDTH = 80
+
+
+class ReaderGoneError(Exception):
+    """Whoever read stdout has stopped reading, as ``head`` does; nobody needs to be told."""
+
+
+def write(data: str = "") -> None:
+    """Write one piece of data to stdout, followed by a line end.
+
+    Raises:
+        ReaderGoneError: If the pipe is closed.
+    """
+    try:
+        sys.stdout.write(data + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderGoneError from None
+
+
+def write_json(value: Any) -> None:
+    """Write a value as strict JSON, indented, one document.
+
+    Raises:
+        ReaderGoneError: If the pipe is closed.
+    """
+    write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def remark(sentence: str) -> None:
+    """Write a line for the person, not for the program, to stderr."""
+    sys.stderr.write(sentence + "\n")
+    sys.stderr.flush()
+
+
+def on_terminal(stream: TextIO | None = None) -> bool:
+    """Whether a person reads the stream (stdout unless given)."""
+    return (stream or sys.stdout).isatty()
+
+
+def width() -> int:
+    """Columns that fit: the terminal's, or 80 where there is none."""
+    return shutil.get_terminal_size((_PIPED_WIDTH, 24)).columns if on_terminal() else _PIPED_WIDTH
+
+
+def heading(line: str) -> str:
+    """A line that stands out: bold on a terminal that can, plain elsewhere."""
+    can = on_terminal() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return f"\x1b[1m{line}\x1b[0m" if can else line
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Columns of text; what would run over the edge of a terminal is cut.
+
+    Args:
+        header: One title per column.
+        rows: Cells, as many as titles.
+        right: Positions of the columns that are aligned to the right.
+    """
+    lines = text.table(header, list(rows), right)
+    return "\n".join(cut(line, width() if on_terminal() else None) for line in lines)
+
+
+def cut(line: str, limit: int | None) -> str:
+    """The line, or its beginning and an ellipsis where it is longer than ``limit``.
+
+    >>> cut("perturbation", 8)
+    'perturb…'
+    """
+    return line if limit is None or len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Labels with their values beside them, the values wrapped under themselves; lines of a value are kept.
+
+    >>> print(facts([("name", "mae"), ("range", "0 to inf")]))
+    name   mae
+    range  0 to inf
+    """
+    known = list(pairs)
+    indent = max(len(label) for label, _ in known) + 2
+    out = []
+    for label, value in known:
+        lines = [part for line in value.splitlines() or [""] for part in _wrapped(line, width() - indent)]
+        out.append((label.ljust(indent) + lines[0]).rstrip())
+        out.extend((" " * indent + line).rstrip() for line in lines[1:])
+    return "\n".join(out)
+
+
+def prose(markdown: str) -> str:
+    """Markdown prose for reading as it is: every line wrapped by itself, code and tables left alone."""
+    out: list[str] = []
+    fenced = False
+    for line in markdown.strip().splitlines():
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        if fence or fenced or line.startswith(("    ", "|")):
+            out.append(line.rstrip())
+        else:
+            out.extend(_wrapped(line, width(), "  " if line.startswith(("- ", "* ")) else ""))
+    return "\n".join(out)
+
+
+def _wrapped(line: str, columns: int, indent: str = "") -> list[str]:
+    limit = max(columns, 20)
+    return textwrap.wrap(line, limit, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+class Steps:
+    """Says on stderr what is being done: a moving line on a terminal, one line per step elsewhere.
+
+    >>> with Steps(quiet=True) as steps:
+    ...     steps("reading the solution")
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._live: AbstractContextManager[Status | None] = nullcontext(None)
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        if not self._quiet and on_terminal(sys.stderr):
+            from rich.console import Console
+
+            self._live = Console(stderr=True, highlight=False).status("starting", spinner="line")
+        self._status = self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def __call__(self, step: str) -> None:
+        """Name the step that begins now."""
+        if self._status is not None:
+            from rich.markup import escape
+
+            self._status.update(escape(step))
+        elif not self._quiet:
+            remark(step)

@@ -1,0 +1,71 @@
+"""Specs put into words, the same in the terminal and on the cards."""
+
+from prima_bench.metrics.spec import MetricSpec, Param, ParamValue
+
+
+def number(x: float) -> str:
+    """A number of a spec, without needless zeros.
+
+    >>> number(1.0), number(0.5)
+    ('1', '0.5')
+    """
+    return f"{x:g}"
+
+
+def span(bounds: tuple[float | None, float | None]) -> str:
+    """The range of a metric.
+
+    >>> span((0.0, 1.0)), span((0.0, None)), span((None, None))
+    ('0 to 1', '0 or more', 'any number')
+    """
+    low, high = bounds
+    if low is not None and high is not None:
+        return f"{number(low)} to {number(high)}"
+    if low is not None:
+        return f"{number(low)} or more"
+    return f"{number(high)} or less" if high is not None else "any number"
+
+
+def better(direction: str) -> str:
+    """Which way is better, as an arrow with its word.
+
+    >>> better("max"), better("min")
+    ('↑ higher', '↓ lower')
+    """
+    return "↑ higher" if direction == "max" else "↓ lower"
+
+
+def chance(spec: MetricSpec) -> str:
+    """The value of no skill."""
+    return "depends on the data" if spec.chance is None else number(spec.chance)
+
+
+def averaged(spec: MetricSpec) -> str:
+    """What a metric's value is a mean over."""
+    return f"the mean over each {spec.unit}" if spec.unit else "one value for all rows"
+
+
+def param(p: Param) -> str:
+    """A parameter's allowed values, its default and what it does."""
+    allowed = f"one of {', '.join(map(value, p.choices))}" if p.choices else f"any {type(p.default).__name__}"
+    return f"{allowed}; default {value(p.default)}. {p.summary}".strip()
+
+
+def value(setting: ParamValue) -> str:
+    """A parameter's value as it is written in a reference.
+
+    >>> value(True), value(20), value("own")
+    ('true', '20', 'own')
+    """
+    return str(setting).lower() if isinstance(setting, bool) else str(setting)
+
+
+def size(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> size(999), size(123456), size(5_300_000)
+    ('999 bytes', '123.5 kB', '5.3 MB')
+    """
+    if count < 1000:
+        return f"{count} bytes"
+    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
