@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from prima_bench.storage.cache import Cache
+    from prima_bench.storage.credentials import Credentials
     from prima_bench.storage.errors import (
         AccessError,
         AddressError,
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "AccessError": "errors",
     "AddressError": "errors",
+    "Cache": "cache",
     "CacheError": "errors",
+    "Credentials": "credentials",
     "CredentialsError": "errors",
     "IntegrityError": "errors",
     "NotFoundError": "errors",
@@ -41,7 +45,9 @@ _HOMES = {
 __all__ = [
     "AccessError",
     "AddressError",
+    "Cache",
     "CacheError",
+    "Credentials",
     "CredentialsError",
     "IntegrityError",
     "NotFoundError",

@@ -1,0 +1,113 @@
+"""Settings from the environment and from a project's ``.env`` file. It reads; it never writes the environment.
+
+The real environment wins over the file, and an empty value counts as unset. The file is looked for in the working
+directory and upwards to the project's root, and never in a home directory or at the root of a disk: what lies there
+belongs to no project.
+"""
+
+import functools
+import io
+import os
+from pathlib import Path
+
+from prima_bench.storage.errors import SettingsError
+
+OFFLINE = "PRIMA_BENCH_OFFLINE"
+
+_MAX_DOTENV_BYTES = 1 << 16
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+
+def setting(name: str) -> str | None:
+    """The value of a variable, without surrounding blanks; ``None`` when it is unset or empty.
+
+    Raises:
+        SettingsError: If there is a ``.env`` file that cannot be read.
+    """
+    value = os.environ.get(name, "").strip()
+    if value:
+        return value
+    path = find_dotenv()
+    if path is None:
+        return None
+    return (_dotenv(path).get(name) or "").strip() or None
+
+
+def offline() -> bool:
+    """Whether ``PRIMA_BENCH_OFFLINE`` forbids the network.
+
+    Raises:
+        SettingsError: If its value is neither yes (1, true, yes, on) nor no (0, false, no, off).
+    """
+    value = (setting(OFFLINE) or "0").lower()
+    if value not in _TRUE | _FALSE:
+        raise SettingsError(f"{OFFLINE} is {value!r}, which is neither yes nor no", hint="Set it to 1 or to 0.")
+    return value in _TRUE
+
+
+def find_dotenv(start: Path | None = None) -> Path | None:
+    """The nearest ``.env`` file between ``start`` (the working directory) and its project's root.
+
+    The root is the nearest folder that holds ``.git``, else the nearest that holds ``pyproject.toml``; outside any
+    project only ``start`` itself is looked at.
+    """
+    for folder in _project_folders(start or _working_directory()):
+        path = folder / ".env"
+        if path.is_file():
+            return path
+    return None
+
+
+def _project_folders(start: Path | None) -> list[Path]:
+    if start is None:
+        return []
+    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.home() raises where there is none
+    folders: list[Path] = []
+    for folder in (start, *start.parents):
+        if folder in (home, Path(folder.anchor)):
+            break
+        folders.append(folder)
+    for marker in (".git", "pyproject.toml"):
+        for depth, folder in enumerate(folders, start=1):
+            if (folder / marker).exists():
+                return folders[:depth]
+    return folders[:1]
+
+
+def _working_directory() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def _dotenv(path: Path) -> dict[str, str | None]:
+    try:
+        stat = path.stat()
+        if stat.st_size > _MAX_DOTENV_BYTES:
+            raise SettingsError(f"{path} has {stat.st_size} bytes, too many for a .env file")
+        return _parse(path, stat.st_mtime_ns, stat.st_size)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _parse(path: Path, mtime_ns: int, size: int) -> dict[str, str | None]:
+    # The time and the size are part of the key only: an edited file is read anew.
+    del mtime_ns, size
+    from dotenv import dotenv_values
+
+    text = _decode(path.read_bytes())
+    if text is None:
+        raise SettingsError(f"{path} is not UTF-8 text", hint="Save it as UTF-8.")
+    # No interpolation: a '$' inside a secret is part of the secret.
+    return dotenv_values(stream=io.StringIO(text), interpolate=False)
+
+
+def _decode(content: bytes) -> str | None:
+    # An UnicodeDecodeError carries the whole file, secrets included, so none may travel with an error of ours.
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None

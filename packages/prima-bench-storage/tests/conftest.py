@@ -1,0 +1,157 @@
+"""Servers on loopback for the storage tests: moto for the logic of a store, a scripted one for its misbehaviour."""
+
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prima_bench.storage import Credentials
+from prima_bench.storage import download as download_module
+from prima_bench.storage.client import object_client
+from prima_bench.storage.credentials import KEY_ID, REGION, SECRET
+
+KEYPAIR = {KEY_ID: "GOOGTESTACCESSID", SECRET: "s3cr3t-of-the-tests+/$x", REGION: "auto"}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Bytes and what pins them."""
+
+    data: bytes
+    sha256: str
+    size: int
+
+    def __init__(self, data: bytes) -> None:
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "sha256", hashlib.sha256(data).hexdigest())
+        object.__setattr__(self, "size", len(data))
+
+
+@pytest.fixture
+def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory and an empty cache; returns the cache's folder."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    cache = tmp_path / "cache of tests é"
+    monkeypatch.setenv("PRIMA_BENCH_CACHE_DIR", str(cache))
+    for name in KEYPAIR:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(download_module, "BACKOFF", download_module.Backoff(attempts=3, first=0.01))
+    return cache
+
+
+@pytest.fixture
+def keypair(isolated: Path, monkeypatch: pytest.MonkeyPatch) -> Credentials:
+    """A keypair in the environment."""
+    for name, value in KEYPAIR.items():
+        monkeypatch.setenv(name, value)
+    return Credentials.from_environment()
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    """The address of a moto server."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def store(moto_url: str, keypair: Credentials, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, bytes], str]:
+    """Puts an object into the moto server, which both schemes point to; returns its gs:// URI."""
+    monkeypatch.setenv("PRIMA_BENCH_S3_ENDPOINT_URL", moto_url)
+    monkeypatch.setenv("PRIMA_BENCH_GCS_ENDPOINT_URL", moto_url)
+    # moto makes buckets in regions that AWS has, and "auto" is none.
+    client = object_client("gs", dataclasses.replace(keypair, region="us-east-1"))
+    client.create_bucket(Bucket="bucket_of.tests")
+
+    def put(key: str, data: bytes) -> str:
+        client.put_object(Bucket="bucket_of.tests", Key=key, Body=data, ContentType="application/octet-stream")
+        return f"gs://bucket_of.tests/{key}"
+
+    return put
+
+
+@dataclass
+class Reply:
+    """One scripted answer.
+
+    Attributes:
+        body: What is sent.
+        announced: The Content-Length; ``None`` for the body's own.
+        status: The HTTP status.
+        headers: Further headers.
+    """
+
+    body: bytes = b""
+    announced: int | None = None
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """Answers each GET with the next reply, the last one for ever, and remembers the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.replies: list[Reply] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ScriptedServer
+
+    def do_GET(self) -> None:
+        replies = self.server.replies
+        reply = replies[min(len(self.server.requests), len(replies) - 1)]
+        self.server.requests.append((self.path, dict(self.headers)))
+        self.send_response(reply.status)
+        self.send_header("Content-Length", str(len(reply.body) if reply.announced is None else reply.announced))
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.body)
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+
+@pytest.fixture
+def scripted(keypair: Credentials, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A scripted server that both schemes point to."""
+    with ScriptedServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("PRIMA_BENCH_S3_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("PRIMA_BENCH_GCS_ENDPOINT_URL", server.url)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def pin() -> Callable[[bytes], Pin]:
+    """Makes a pin of bytes."""
+    return Pin
+
+
+@pytest.fixture(scope="session")
+def reply() -> type[Reply]:
+    """Makes a scripted answer."""
+    return Reply
