@@ -1,0 +1,1 @@
+"""Metrics of predicted responses to perturbations; one file for each metric or close family."""

@@ -1,0 +1,232 @@
+"""Perturbation discrimination: is a predicted effect closer to its own truth than to the other perturbations'?"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.perturbation import rowwise
+from prima_bench.metrics.perturbation.base import ALONE, PerturbationMetric, Rows
+from prima_bench.metrics.perturbation.distances import Distance, closer_and_tied
+from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
+from prima_bench.metrics.spec import MetricSpec, Param
+
+SPECS = (
+    MetricSpec(
+        name="pds_cosine",
+        version=1,
+        inputs="perturbation",
+        implementation="PDSCosine",
+        title="Perturbation discrimination score, cosine",
+        summary="Whether a predicted effect points towards its own perturbation's true effect more than to others'.",
+        formula=(
+            "1 - k / (P - 1), k = number of perturbations q whose m_q - m_c lies closer to q_p - m_c than m_p - m_c "
+            "does, by 1 - cosine, plus half of those tied with it; then mean over perturbations p"
+        ),
+        direction="max",
+        range=(0.0, 1.0),
+        perfect=1.0,
+        chance=0.5,
+        level="unit",
+        unit="perturbation",
+        undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
+        references=("cell-eval2 0.20 `pds_cosine`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
+        params=(
+            Param(
+                name="control_source",
+                default="solution",
+                choices=("solution", "prediction"),
+                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
+            ),
+            Param(
+                name="exclude_targets",
+                default="panel",
+                choices=("none", "own", "panel"),
+                summary="Leave out the target genes of all perturbations, of the one concerned, or none.",
+            ),
+            Param(
+                name="target_sum",
+                default=0.0,
+                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
+            ),
+        ),
+        notes=(
+            "Targets of the whole panel are left out: a knocked-down gene gives its perturbation away, and where only "
+            "the own target is left out, spiking the others' is rewarded. No predicted effect scores exactly 0.5; the "
+            "cosine distance is 1 when either effect is zero. cell-eval 0.8 divides by P and breaks ties by label."
+        ),
+    ),
+    MetricSpec(
+        name="pds_l1",
+        version=1,
+        inputs="perturbation",
+        implementation="PDSL1",
+        title="Perturbation discrimination score, L1",
+        summary="Whether a predicted effect is nearer to its own perturbation's true effect than to others', by L1.",
+        formula=(
+            "1 - k / (P - 1), k = number of perturbations q whose m_q - m_c lies closer to q_p - m_c than m_p - m_c "
+            "does, by sum of absolute differences, plus half of those tied with it; then mean over perturbations p"
+        ),
+        direction="max",
+        range=(0.0, 1.0),
+        perfect=1.0,
+        chance=0.5,
+        level="unit",
+        unit="perturbation",
+        undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
+        references=("cell-eval2 0.20 `pds_l1`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
+        params=(
+            Param(
+                name="control_source",
+                default="solution",
+                choices=("solution", "prediction"),
+                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
+            ),
+            Param(
+                name="exclude_targets",
+                default="panel",
+                choices=("none", "own", "panel"),
+                summary="Leave out the target genes of all perturbations, of the one concerned, or none.",
+            ),
+            Param(
+                name="target_sum",
+                default=0.0,
+                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
+            ),
+        ),
+        notes=(
+            "Favours shrunken predictions: near the origin, weak true effects are closest whatever the direction. "
+            "Effects keep their sign; an early release of cell-eval took absolute values. No predicted effect scores "
+            "exactly 0.5."
+        ),
+    ),
+    MetricSpec(
+        name="pds_l2",
+        version=1,
+        inputs="perturbation",
+        implementation="PDSL2",
+        title="Perturbation discrimination score, L2",
+        summary="Whether a predicted effect is nearer to its own perturbation's true effect than to others', by L2.",
+        formula=(
+            "1 - k / (P - 1), k = number of perturbations q whose m_q - m_c lies closer to q_p - m_c than m_p - m_c "
+            "does, by Euclidean distance, plus half of those tied with it; then mean over perturbations p"
+        ),
+        direction="max",
+        range=(0.0, 1.0),
+        perfect=1.0,
+        chance=0.5,
+        level="unit",
+        unit="perturbation",
+        undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
+        references=("cell-eval2 0.20 `pds_l2`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
+        params=(
+            Param(
+                name="control_source",
+                default="solution",
+                choices=("solution", "prediction"),
+                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
+            ),
+            Param(
+                name="exclude_targets",
+                default="panel",
+                choices=("none", "own", "panel"),
+                summary="Leave out the target genes of all perturbations, of the one concerned, or none.",
+            ),
+            Param(
+                name="target_sum",
+                default=0.0,
+                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
+            ),
+        ),
+        notes="Decided by the few genes with the largest effects. No predicted effect scores exactly 0.5.",
+    ),
+)
+
+
+def pds(
+    pred: Tensor,
+    target: Tensor,
+    control: Tensor,
+    *,
+    distance: Distance = "cosine",
+    pred_control: Tensor | None = None,
+    keep: Tensor | None = None,
+) -> Tensor:
+    """Perturbation discrimination score of each perturbation.
+
+    Args:
+        pred: Predicted pseudobulks, float64 ``[perturbations, genes]``.
+        target: True pseudobulks, of the same shape.
+        control: True control pseudobulk ``[genes]``.
+        distance: ``"cosine"``, ``"l1"`` or ``"l2"``.
+        pred_control: Control that is subtracted from ``pred``; ``control`` when None.
+        keep: Genes that count, boolean ``[genes]`` or, by perturbation, ``[perturbations, genes]``; all when None.
+
+    Returns:
+        float64 ``[perturbations]``: NaN where the true effect is zero, else 0.5 where the predicted one is.
+
+    Raises:
+        InputError: If there are fewer than two perturbations.
+
+    Example:
+        >>> target = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        >>> pds(target, target, torch.zeros(2))
+        tensor([1., 1.], dtype=torch.float64)
+        >>> pds(torch.tensor([[0.1, 3.0], [0.0, 0.0]]), target, torch.zeros(2), distance="l1")
+        tensor([0.0000, 0.5000], dtype=torch.float64)
+    """
+    n = target.shape[0]
+    if n < 2:
+        raise InputError("discrimination needs at least two perturbations")
+    e = _effects(pred, control if pred_control is None else pred_control, keep)
+    d = _effects(target, control, keep)
+    mask = keep if keep is not None and keep.dim() == 2 else None
+    score = 1.0 - closer_and_tied(e, d, distance, mask) / (n - 1)
+    return rowwise.graded(score, no_skill=rowwise.is_zero(e, mask), undefined=rowwise.is_zero(d, mask), worst=0.5)
+
+
+def _effects(profiles: Tensor, origin: Tensor, keep: Tensor | None) -> Tensor:
+    """Effects in the genes that count for all perturbations, formed a few rows at a time to bound memory."""
+    columns = slice(None) if keep is None or keep.dim() == 2 else keep
+    origin = origin[columns]
+    effects = torch.empty((len(profiles), len(origin)), dtype=torch.float64, device=profiles.device)
+    for start in range(0, len(profiles), 64):
+        part = slice(start, start + 64)
+        effects[part] = rowwise.difference(profiles[part][:, columns], origin)
+    return effects
+
+
+class _PDS(PerturbationMetric):
+    higher_is_better = True
+    degenerate = "zero solution effect"
+    default_exclude_targets: ClassVar[ExcludeTargets] = "panel"
+    distance: ClassVar[Distance]
+
+    def values(self, rows: Rows) -> Tensor:
+        """The value of each perturbation."""
+        return pds(
+            rows.pred, rows.true, rows.origin, distance=self.distance, pred_control=rows.pred_origin, keep=rows.keep
+        )
+
+    def _common_reason(self, reference: PerturbationReference, present: int) -> str | None:
+        common = super()._common_reason(reference, present)
+        return common or (ALONE if present < 2 else None)
+
+
+class PDSCosine(_PDS):
+    """Perturbation discrimination by cosine distance; see :func:`pds`."""
+
+    distance = "cosine"
+
+
+class PDSL1(_PDS):
+    """Perturbation discrimination by L1 distance; see :func:`pds`."""
+
+    distance = "l1"
+
+
+class PDSL2(_PDS):
+    """Perturbation discrimination by L2 distance; see :func:`pds`."""
+
+    distance = "l2"

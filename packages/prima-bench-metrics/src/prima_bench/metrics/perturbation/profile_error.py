@@ -1,0 +1,197 @@
+"""Distance between predicted and true pseudobulk: mean absolute, mean squared and root mean squared error."""
+
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.perturbation import rowwise
+from prima_bench.metrics.perturbation.base import Rows, RowwiseMetric
+from prima_bench.metrics.spec import MetricSpec, Param
+
+SPECS = (
+    MetricSpec(
+        name="mae",
+        version=1,
+        inputs="perturbation",
+        implementation="ProfileMAE",
+        title="Mean absolute error of the pseudobulk",
+        summary="How far the predicted mean expression of a perturbation lies from the true one, per gene.",
+        formula="mean over genes of |q_p - m_p|, then mean over perturbations",
+        direction="min",
+        range=(0.0, None),
+        perfect=0.0,
+        chance=None,
+        level="unit",
+        unit="perturbation",
+        undefined="A perturbation whose genes are all excluded.",
+        references=("cell-eval 0.8 `mae`", "cell-eval2 0.20 `expr_mae`"),
+        params=(
+            Param(
+                name="exclude_targets",
+                default="none",
+                choices=("none", "own", "panel"),
+                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
+            ),
+            Param(
+                name="target_sum",
+                default=0.0,
+                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
+            ),
+        ),
+        notes=(
+            "Poorly calibrated on real screens: the mean of all perturbations often beats an experimental replicate. "
+            "Dominated by highly expressed genes, most of which do not respond."
+        ),
+    ),
+    MetricSpec(
+        name="mse",
+        version=1,
+        inputs="perturbation",
+        implementation="ProfileMSE",
+        title="Mean squared error of the pseudobulk",
+        summary="How far the predicted mean expression of a perturbation lies from the true one, squared, per gene.",
+        formula="mean over genes of (q_p - m_p)^2, then mean over perturbations",
+        direction="min",
+        range=(0.0, None),
+        perfect=0.0,
+        chance=None,
+        level="unit",
+        unit="perturbation",
+        undefined="A perturbation whose genes are all excluded.",
+        references=("cell-eval 0.8 `mse`", "cell-eval2 0.20 `expr_mse`"),
+        params=(
+            Param(
+                name="exclude_targets",
+                default="none",
+                choices=("none", "own", "panel"),
+                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
+            ),
+            Param(
+                name="target_sum",
+                default=0.0,
+                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
+            ),
+        ),
+        notes=(
+            "Poorly calibrated on real screens: the mean of all perturbations often beats an experimental replicate. "
+            "Contains the sampling noise of both sides, so that few cells look like a bad prediction."
+        ),
+    ),
+    MetricSpec(
+        name="rmse",
+        version=1,
+        inputs="perturbation",
+        implementation="ProfileRMSE",
+        title="Root mean squared error of the pseudobulk",
+        summary="The mean squared error of a perturbation, in the units of expression.",
+        formula="sqrt(mean over genes of (q_p - m_p)^2), then mean over perturbations",
+        direction="min",
+        range=(0.0, None),
+        perfect=0.0,
+        chance=None,
+        level="unit",
+        unit="perturbation",
+        undefined="A perturbation whose genes are all excluded.",
+        references=("Roohani et al. 2024, GEARS, doi:10.1038/s41587-023-01905-6",),
+        params=(
+            Param(
+                name="exclude_targets",
+                default="none",
+                choices=("none", "own", "panel"),
+                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
+            ),
+            Param(
+                name="target_sum",
+                default=0.0,
+                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
+            ),
+        ),
+        notes="The root is taken per perturbation, before the mean; the root of `mse` is another number.",
+    ),
+)
+
+
+def mae(pred: Tensor, target: Tensor, *, keep: Tensor | None = None) -> Tensor:
+    """Mean absolute error of each pseudobulk.
+
+    Args:
+        pred: Predicted pseudobulks, float64 ``[perturbations, genes]``.
+        target: True pseudobulks, of the same shape.
+        keep: Genes that count, boolean of the same shape; all of them when None.
+
+    Returns:
+        float64 ``[perturbations]``; NaN where no gene counts.
+
+    Example:
+        >>> mae(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 2.0]]))
+        tensor([0.5000], dtype=torch.float64)
+    """
+    return rowwise.mean((pred.double() - target.double()).abs(), keep)
+
+
+def mse(pred: Tensor, target: Tensor, *, keep: Tensor | None = None) -> Tensor:
+    """Mean squared error of each pseudobulk.
+
+    Args:
+        pred: Predicted pseudobulks, float64 ``[perturbations, genes]``.
+        target: True pseudobulks, of the same shape.
+        keep: Genes that count, boolean of the same shape; all of them when None.
+
+    Returns:
+        float64 ``[perturbations]``; NaN where no gene counts.
+
+    Example:
+        >>> mse(torch.tensor([[1.0, 4.0]]), torch.tensor([[1.0, 2.0]]))
+        tensor([2.], dtype=torch.float64)
+    """
+    return rowwise.mean((pred.double() - target.double()).square(), keep)
+
+
+def rmse(pred: Tensor, target: Tensor, *, keep: Tensor | None = None) -> Tensor:
+    """Root mean squared error of each pseudobulk.
+
+    Args:
+        pred: Predicted pseudobulks, float64 ``[perturbations, genes]``.
+        target: True pseudobulks, of the same shape.
+        keep: Genes that count, boolean of the same shape; all of them when None.
+
+    Returns:
+        float64 ``[perturbations]``; NaN where no gene counts.
+
+    Example:
+        >>> rmse(torch.tensor([[0.0, 0.0]]), torch.tensor([[2.0, 2.0]]))
+        tensor([2.], dtype=torch.float64)
+    """
+    return torch.sqrt(mse(pred, target, keep=keep))
+
+
+class ProfileMAE(RowwiseMetric):
+    """Mean absolute error between predicted and true pseudobulk; see :func:`mae`."""
+
+    higher_is_better = False
+    origin = "none"
+
+    def row_values(self, rows: Rows) -> Tensor:
+        """The value of each of some perturbations."""
+        return mae(rows.pred, rows.true, keep=rows.keep)
+
+
+class ProfileMSE(RowwiseMetric):
+    """Mean squared error between predicted and true pseudobulk; see :func:`mse`."""
+
+    higher_is_better = False
+    origin = "none"
+
+    def row_values(self, rows: Rows) -> Tensor:
+        """The value of each of some perturbations."""
+        return mse(rows.pred, rows.true, keep=rows.keep)
+
+
+class ProfileRMSE(RowwiseMetric):
+    """Root mean squared error between predicted and true pseudobulk; see :func:`rmse`."""
+
+    higher_is_better = False
+    origin = "none"
+
+    def row_values(self, rows: Rows) -> Tensor:
+        """The value of each of some perturbations."""
+        return rmse(rows.pred, rows.true, keep=rows.keep)
