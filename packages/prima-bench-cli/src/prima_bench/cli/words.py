@@ -41,8 +41,8 @@ def chance(spec: MetricSpec) -> str:
 
 
 def averaged(spec: MetricSpec) -> str:
-    """What a metric's value is a mean over."""
-    return f"the mean over each {spec.unit}" if spec.unit else "one value for all rows"
+    """How a metric's value comes about."""
+    return f"one for each {spec.unit}, then their mean" if spec.unit else "one for all rows together"
 
 
 def param(p: Param) -> str:

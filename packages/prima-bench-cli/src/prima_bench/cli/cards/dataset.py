@@ -37,7 +37,7 @@ def dataset_card(spec: DatasetSpec, *, task: TaskSpec, module: str, results: "Ma
         spec.source,
         "## Split",
         spec.split,
-        md.table(["what", "count"], [(what, f"{n:,}") for what, n in spec.counts.items()], right=[1]),
+        md.table(["what", "count"], [(what.replace("_", " "), f"{n:,}") for what, n in spec.counts.items()], right=[1]),
         "## Load",
         load_example(spec, task),
         *_options(spec),

@@ -40,7 +40,7 @@ def task_card(
         md.facts(
             [
                 ("loads as", {"anndata": "AnnData", "tensors": "tensors"}[spec.artifact]),
-                ("averaged over", f"each {spec.unit}"),
+                ("unit", spec.unit),
                 ("ranked by", ", then ".join(_metric_link(name) for name in spec.primary)),
                 ("abstains", ", ".join(md.tick(label) for label in spec.abstain)),
                 ("digest", md.tick(spec.digest)),

@@ -140,7 +140,7 @@ def _summary(cards: Mapping[str, str]) -> str:
     for kind, (title, _) in _KINDS.items():
         lines.append(f"- [{title}]({kind}/index.md)")
         lines += [f"    - [{name.removesuffix('.md')}]({kind}/{name})" for name in _pages(cards, kind)]
-    return md.page("\n".join(lines))
+    return "---\nsearch:\n  exclude: true\n---\n\n" + md.page("\n".join(lines))
 
 
 def _pages(cards: Mapping[str, str], kind: str) -> list[str]:

@@ -98,7 +98,7 @@ def _task_blocks(spec: TaskSpec) -> list[str]:
     datasets = [f"{k} (default)" if k == spec.default_dataset else k for k in registry.list_datasets(spec.name)]
     known = [
         ("loads as", spec.artifact),
-        ("averaged over", f"each {spec.unit}"),
+        ("unit", spec.unit),
         ("ranked by", ", then ".join(spec.primary)),
         ("datasets", "\n".join(datasets)),
         ("presets", "\n".join(f"{name}: {len(refs)} metrics" for name, refs in spec.presets.items())),
@@ -121,7 +121,7 @@ def _dataset_blocks(spec: DatasetSpec) -> list[str]:
         ("task", spec.task),
         ("organism", spec.organism),
         ("modality", spec.modality),
-        ("counts", "\n".join(f"{n:,} {what}" for what, n in spec.counts.items())),
+        ("counts", "\n".join(f"{n:,} {what.replace('_', ' ')}" for what, n in spec.counts.items())),
         ("split", spec.split),
         ("source", spec.source),
         ("licence", f"{spec.licence}\n{spec.licence_url}"),
