@@ -1,0 +1,219 @@
+"""``Evaluation``: predictions in, :class:`EvalResult` out.
+
+The way of the data: a problem (``problems/``) turns predictions into checked rows; the kernel's panel buffers them,
+exchanges them between ranks and scores them; ``EvalResult`` records what came out. Nothing is parsed or computed here.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from prima_bench.metrics.catalog import get_spec
+from prima_bench.metrics.device import resolve_device
+from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ReferenceDataError
+from prima_bench.tasks.artifacts import solution_path
+from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
+from prima_bench.tasks.inputs.ledger import Ledger
+from prima_bench.tasks.names import MetricSelection
+from prima_bench.tasks.problems.base import Source, open_problem
+from prima_bench.tasks.registry import get_dataset, get_task, resolve_metrics
+from prima_bench.tasks.results.assemble import metric_identities, provenance, score_records, units_record
+from prima_bench.tasks.results.digest import comparability_key
+from prima_bench.tasks.results.schema import DatasetRecord, EvalResult, ModelRecord, PredictionsRecord, TaskRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prima_bench.metrics.base import Batch
+
+PREDICTION_OPTIONS = ("scores",)
+"""Options that describe predictions, so that they may be given beside a registered dataset."""
+
+
+class Evaluation:
+    """Evaluates predictions on a task's dataset, or on a solution of your own.
+
+    Predictions come in one update or in any shards, in any order, on one process or on every rank of a
+    ``torch.distributed`` group: the scores are the same to the last bit. An update that is refused changes nothing.
+
+    Args:
+        task: Name of the task.
+        dataset: ``name`` or ``name@version``; the task's default when None.
+        metrics: A preset, a reference such as ``"pds_cosine(exclude_targets=own)"``, or a list; the task's default
+            panel when None.
+        device: Where to compute; ``PRIMA_BENCH_DEVICE``, else CUDA when there is one, else the CPU.
+        model: The model's name, or a mapping with ``name``, ``version`` and ``params``.
+        solution: A solution of your own in the place of a dataset: an AnnData or a path.
+        **options: How your solution is read. Perturbation: ``perturbation_key``, ``control``, ``scale``,
+            ``target_map``. Classification: ``label_key``, ``classes``; and ``scores="logit"`` where predicted scores
+            are no probabilities, which may stand beside a dataset too.
+
+    Raises:
+        UnknownNameError: If the task, the dataset or a metric does not exist.
+        UsageError: If arguments are missing or contradict each other.
+        DataError: If the solution cannot be had or used.
+
+    Example:
+        >>> import pandas as pd
+        >>> truth = pd.DataFrame({"type": ["B", "T", "T"]}, index=["c1", "c2", "c3"])
+        >>> run = Evaluation("cell_type_annotation", solution=truth, label_key="type", metrics="accuracy")
+        >>> run.update(pd.Series(["B", "T"], index=["c1", "c2"]))
+        >>> run.update(pd.Series(["B"], index=["c3"]))
+        >>> run.compute().scores["accuracy"].value
+        0.6666666666666666
+    """
+
+    def __init__(
+        self,
+        task: str,
+        dataset: str | None = None,
+        metrics: MetricSelection | None = None,
+        device: str | torch.device | None = None,
+        model: str | Mapping[str, Any] | None = None,
+        *,
+        solution: Any = None,
+        **options: Any,
+    ) -> None:
+        spec = get_task(task).spec
+        self._refs = resolve_metrics(task, metrics)
+        self._model = _model_record(model)
+        source = _source(task, dataset, solution, options)
+        with raised_as(UsageError, MetricError):
+            self._device = resolve_device(device)
+        self._problem = open_problem(spec, source, self._device)
+        self._panel = self._problem.panel(self._refs)
+        self._ledger = Ledger(self._problem.identity_hint)
+        self._task = TaskRecord(name=spec.name, version=spec.version, digest=spec.digest)
+        self._dataset = _dataset_record(source, self._problem.solution_digest)
+        # Ranks that score against different things must not exchange rows.
+        self._panel.schema_tag = comparability_key(
+            self._task.model_dump(), self._dataset.model_dump(), metric_identities(self._refs)
+        )
+        self._seconds = 0.0
+
+    def update(self, predictions: Any, ids: Any = None, *, perturbation: Any = None) -> None:
+        """Take in predictions: all of these rows, or none when one is refused.
+
+        Args:
+            predictions: What the task's card names: an AnnData (in memory or backed), a DataFrame or Series, a
+                tensor or array with ``ids``, or the path of an ``.h5ad``, ``.csv``, ``.tsv``, ``.parquet`` or
+                ``.npz`` file. Nothing is modified; rows are copied.
+            ids: Names of the rows, where ``predictions`` carry none or others.
+            perturbation: On your own data, the perturbation of each cell, where ``predictions`` do not say it.
+
+        Raises:
+            PredictionError: If the predictions cannot be scored, naming the first few rows. Earlier updates stand.
+        """
+        with self._timed(), _kernel_errors():
+            encoded = self._problem.encode(predictions, ids, perturbation)
+            self._ledger.check(encoded.rows)
+            self._panel.extend(encoded.chunks)
+            self._ledger.add(encoded.rows)
+
+    def compute(self) -> EvalResult:
+        """Score everything that was handed in, on all ranks alike. More updates may follow.
+
+        Raises:
+            PredictionError: If rows or perturbations are missing, or two ranks gave one row two contents.
+        """
+        with self._timed(), _kernel_errors(), self._named_conflicts(), self._panel.synced() as batch:
+            _refuse_nothing(batch)
+            coverage = self._problem.check_complete(batch)
+            scores = self._panel.score_all(batch)
+            fingerprint = self._problem.fingerprint(batch)
+        specs = {str(ref): get_spec(ref.name) for ref in self._refs}
+        params = {str(ref): dict(ref.params) for ref in self._refs}
+        return EvalResult.build(
+            task=self._task,
+            dataset=self._dataset,
+            metrics=metric_identities(self._refs),
+            model=self._model,
+            predictions=PredictionsRecord(
+                fingerprint=fingerprint,
+                n_rows=coverage.n_rows,
+                n_units=coverage.n_units,
+                coverage=coverage.coverage,
+                duplicates_dropped=batch.duplicates_dropped,
+            ),
+            scores=score_records(scores, specs, params, self._problem.unit_codes, self._problem.unit_kind),
+            units=units_record(scores, self._problem),
+            provenance=provenance(str(self._device), self._seconds),
+            flags=self._problem.flags,
+        )
+
+    def reset(self) -> None:
+        """Forget all predictions; the solution and the metrics stay."""
+        self._panel.reset()
+        self._ledger.clear()
+        self._seconds = 0.0
+
+    def __repr__(self) -> str:
+        metrics = ", ".join(map(str, self._refs))
+        return f"<Evaluation {self._task.name} / {self._dataset.key}: {self._panel.n_rows} rows; {metrics}>"
+
+    @contextmanager
+    def _timed(self) -> "Iterator[None]":
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - start
+
+    @contextmanager
+    def _named_conflicts(self) -> "Iterator[None]":
+        try:
+            yield
+        except ConflictingRowsError as error:
+            names = self._problem.names_of(error.rows) or self._ledger.names_of(error.rows)
+            raise PredictionError(
+                f"rows came more than once with different content: {first_few(names)}",
+                hint=self._problem.identity_hint,
+            ) from error
+
+
+@contextmanager
+def _kernel_errors() -> "Iterator[None]":
+    with raised_as(PredictionError, MetricError), raised_as(DataError, ReferenceDataError):
+        yield
+
+
+def _source(task: str, dataset: str | None, solution: Any, options: Mapping[str, Any]) -> Source:
+    if solution is not None:
+        if dataset is not None:
+            raise UsageError("give dataset= or solution=, not both", hint="A dataset brings its own solution.")
+        return Source(solution, options, None)
+    own = [name for name in options if name not in PREDICTION_OPTIONS]
+    if own:
+        raise UsageError(
+            f"{first_few(own)} belongs to a solution of your own",
+            hint="A registered dataset knows how it is read. Add solution= to score against your own data.",
+        )
+    spec = get_dataset(dataset, task=task).spec
+    return Source(solution_path(spec), {**spec.options, **options}, spec)
+
+
+def _dataset_record(source: Source, solution_digest: str) -> DatasetRecord:
+    spec = source.dataset
+    if spec is None:
+        short = solution_digest.partition(":")[2][:12]
+        return DatasetRecord(name="local", version=short, digest=solution_digest, solution_digest=solution_digest)
+    return DatasetRecord(name=spec.name, version=spec.version, digest=spec.digest, solution_digest=solution_digest)
+
+
+def _model_record(model: str | Mapping[str, Any] | None) -> ModelRecord:
+    if model is None or isinstance(model, str):
+        return ModelRecord(name=model)
+    try:
+        return ModelRecord(**model)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"model={dict(model)!r} is no description of a model", hint="Give a name, or name, version and params."
+        ) from error
+
+
+def _refuse_nothing(batch: "Batch") -> None:
+    if not batch.n:
+        raise PredictionError("no predictions were handed in", hint="Call update(predictions=...) before compute().")

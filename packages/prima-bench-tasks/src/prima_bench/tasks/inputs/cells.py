@@ -1,0 +1,87 @@
+"""Predicted or real cells with their expression, in whatever form they come, as one plain table."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import anndata
+import pandas as pd
+
+from prima_bench.tasks.errors import PredictionError, PrimaBenchError, first_few
+from prima_bench.tasks.inputs.files import Arrays
+from prima_bench.tasks.inputs.ids import Ids, as_ids
+from prima_bench.tasks.inputs.matrix import Matrix, open_matrix
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable:
+    """Rows of expression.
+
+    Attributes:
+        ids: Names of the cells, [n].
+        genes: Names of the columns; None when they have none.
+        labels: The perturbation of each cell; None when it is not given.
+        matrix: Expression, [n, genes], not read yet.
+    """
+
+    ids: Ids
+    genes: Any
+    labels: Any
+    matrix: Matrix
+
+
+def read_cells(
+    x: Any,
+    *,
+    ids: Any = None,
+    labels: Any = None,
+    label_key: str,
+    error: type[PrimaBenchError] = PredictionError,
+) -> CellTable:
+    """Take cells from any accepted form.
+
+    Args:
+        x: An AnnData (``X``, ``obs_names``, ``var_names``, ``obs[label_key]``); a DataFrame (index, columns, and the
+            label column if it has one); a tensor, array or sparse matrix with ``ids``; or the arrays ``x``, ``ids``,
+            ``genes``, ``perturbation`` of an ``.npz`` file.
+        ids: Names of the cells, in place of those that ``x`` carries.
+        labels: Perturbation of each cell, in place of the column.
+        label_key: Name of the column that holds labels.
+        error: What to raise.
+
+    Raises:
+        PrimaBenchError: If it is nothing of that kind, has no rows, or its parts differ in length.
+    """
+    names: Any = None
+    genes: Any = None
+    own_labels: Any = None
+    if isinstance(x, anndata.AnnData):
+        names, genes, own_labels = x.obs_names, x.var_names, x.obs.get(label_key)
+        if x.X is None:
+            raise error("the AnnData has no X", hint="Put the expression of the cells into X.")
+        x = x.X
+    elif isinstance(x, pd.DataFrame):
+        own_labels = x.get(label_key)
+        x = x if own_labels is None else x.drop(columns=label_key)
+        names, genes = x.index, x.columns
+    elif isinstance(x, Arrays):
+        _check_keys(x, ("x", "ids", "genes", "perturbation"), error)
+        names, genes, own_labels, x = x.get("ids"), x.get("genes"), x.get("perturbation"), x["x"]
+    matrix = open_matrix(x, error=error)
+    if ids is None and names is None:
+        raise error("rows without names cannot be aligned", hint="Pass ids=, one name for each row.")
+    table = CellTable(
+        as_ids(names if ids is None else ids, error=error), genes, own_labels if labels is None else labels, matrix
+    )
+    n = matrix.shape[0]
+    if len(table.ids) != n:
+        raise error(f"{len(table.ids)} ids for {n} rows", hint="Give one id for each row.")
+    if n == 0:
+        raise error("there are no rows", hint="Leave out empty shards.")
+    return table
+
+
+def _check_keys(arrays: Arrays, allowed: tuple[str, ...], error: type[PrimaBenchError]) -> None:
+    if strange := sorted(set(arrays) - set(allowed)):
+        raise error(f"the npz file holds {first_few(strange)}", hint=f"It may hold {', '.join(allowed)}.")
+    if allowed[0] not in arrays:
+        raise error(f"the npz file has no array {allowed[0]!r}", hint=f"It may hold {', '.join(allowed)}.")

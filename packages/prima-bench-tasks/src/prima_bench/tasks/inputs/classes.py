@@ -1,0 +1,147 @@
+"""Class codes and class scores: the two forms of a prediction that name classes by position or by column."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prima_bench.metrics.classification.checks import SUM_TOLERANCE
+from prima_bench.tasks.errors import PredictionError, UsageError, first_few
+from prima_bench.tasks.inputs.ids import Ids, as_ids
+from prima_bench.tasks.inputs.labels import LabelTable
+from prima_bench.tasks.inputs.ledger import Int64, RowDigest
+from prima_bench.tasks.inputs.vocabulary import Codes, normalise
+
+Block = npt.NDArray[Any]
+
+
+def check_codes(codes: Codes, ids: Ids, classes: Sequence[str], lowest: int) -> Codes:
+    """Class codes, if each is one.
+
+    Args:
+        codes: Positions in the list of classes, integer [n].
+        ids: The rows' names, [n].
+        classes: All classes in order.
+        lowest: -1 where a task lets a model abstain, else 0.
+
+    Raises:
+        PredictionError: If a code is outside the list, or classes have number names, so that a code could be meant
+            as a name.
+    """
+    if any(name.isdigit() and name != str(code) for code, name in enumerate(classes)):
+        raise PredictionError(
+            "integer predictions are ambiguous: the classes themselves have numbers as names",
+            hint="Give labels as strings.",
+        )
+    outside = (codes < lowest) | (codes >= len(classes))
+    if outside.any():
+        raise PredictionError(
+            f"{outside.sum()} class codes lie outside 0 to {len(classes) - 1}: {first_few(ids[outside])} "
+            f"(first: {codes[outside][0]})",
+            hint=f"A code is a position in the list of classes: 0 is {classes[0]!r}, "
+            f"{len(classes) - 1} is {classes[-1]!r}.",
+        )
+    return codes
+
+
+class ClassScores:
+    """Reads and checks class scores.
+
+    Args:
+        classes: All classes in order.
+        kind: ``"probability"``: in [0, 1] and summing to 1; ``"logit"``: any finite number.
+
+    Raises:
+        UsageError: If ``kind`` is neither.
+    """
+
+    def __init__(self, classes: Sequence[str], kind: str) -> None:
+        if kind not in ("probability", "logit"):
+            raise UsageError(f"scores cannot be {kind!r}", hint="Declare scores='probability' or scores='logit'.")
+        self._classes = list(classes)
+        self._kind = kind
+        self.digest = RowDigest(len(classes))
+
+    def blocks(self, table: LabelTable, label: Codes | None) -> Iterator[tuple[Int64, Block]]:
+        """The scores in blocks of rows, columns in the order of the classes.
+
+        Args:
+            table: Rows with scores.
+            label: Codes of labels given beside the scores, [n], which must agree with them; None when there are none.
+
+        Yields:
+            Row numbers, int64 [k], and scores, float [k, classes].
+
+        Raises:
+            PredictionError: If columns, values or labels are wrong, naming the first few rows.
+        """
+        if table.scores is None:
+            raise TypeError("the table has no scores")
+        for rows, read in table.scores.blocks(self._order(table)):
+            block: Block = read if isinstance(read, np.ndarray) else read.toarray()
+            self._check(block, table.ids[rows])
+            if label is not None:
+                self._check_agreement(block, label[rows], table.ids[rows])
+            yield rows, block
+
+    def _order(self, table: LabelTable) -> npt.NDArray[np.int64] | None:
+        width = 0 if table.scores is None else table.scores.shape[1]
+        if table.columns is None:
+            if width != len(self._classes):
+                raise PredictionError(
+                    f"scores have {width} columns for {len(self._classes)} classes",
+                    hint="Without class names the columns must be exactly the classes, in their order.",
+                )
+            return None
+        named = [normalise(str(c)) for c in as_ids(table.columns)]
+        if len(named) != width:
+            raise PredictionError(f"{len(named)} class names for {width} columns of scores")
+        parts = []
+        for what, names in (
+            ("name more than once", sorted({c for c in named if named.count(c) > 1})),
+            ("lack", [c for c in self._classes if c not in named]),
+            ("hold besides the classes", [c for c in named if c not in self._classes]),
+        ):
+            if names:
+                parts.append(f"{what} {first_few(names)}")
+        if parts:
+            raise PredictionError(
+                f"the columns of class scores {'; they '.join(parts)}",
+                hint=f"Give one column for each class, in any order: {first_few(self._classes, 12)}.",
+            )
+        return None if named == self._classes else np.array([named.index(c) for c in self._classes], dtype=np.int64)
+
+    def _check(self, block: Block, ids: Ids) -> None:
+        wild = ~np.isfinite(block).all(axis=1)
+        if wild.any():
+            raise PredictionError(
+                f"{wild.sum()} rows hold NaN or infinite scores: {first_few(ids[wild])}",
+                hint="Every score must be finite.",
+            )
+        if self._kind == "logit":
+            return
+        hint = "Probabilities were declared. Apply a softmax, or declare scores='logit'."
+        outside = ((block < 0) | (block > 1)).any(axis=1)
+        if outside.any():
+            raise PredictionError(
+                f"{outside.sum()} rows hold scores outside [0, 1] (seen {block.min():.4g} to {block.max():.4g}): "
+                f"{first_few(ids[outside])}",
+                hint=hint,
+            )
+        total = block.sum(axis=1, dtype=np.float64)
+        off = np.abs(total - 1) > SUM_TOLERANCE
+        if off.any():
+            raise PredictionError(
+                f"the scores of {off.sum()} rows do not sum to 1 (first: {total[off][0]:.6g}): {first_few(ids[off])}",
+                hint=hint,
+            )
+
+    def _check_agreement(self, block: Block, label: Codes, ids: Ids) -> None:
+        own = np.where(label >= 0, block[np.arange(len(block)), np.maximum(label, 0)], -np.inf)
+        disagree = own < block.max(axis=1)
+        if disagree.any():
+            raise PredictionError(
+                f"{disagree.sum()} rows carry a label that is not their best-scoring class: {first_few(ids[disagree])}",
+                hint="Where there are scores they decide. Give labels or scores, or let them agree.",
+            )

@@ -1,0 +1,129 @@
+"""What this process was handed so far: which row ids, and a digest of what each held.
+
+It refuses contradictions at the update that brings them, before anything is stored. Contradictions between ranks are
+found by the kernel, which compares the rows themselves.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import issparse
+
+from prima_bench.tasks.errors import PredictionError, first_few
+from prima_bench.tasks.inputs.ids import Ids
+
+Int64 = npt.NDArray[np.int64]
+
+_SEED = 6025
+_BLOCK_ELEMENTS = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one update.
+
+    Attributes:
+        ids: Their names, [n].
+        index: Their row ids in the kernel, int64 [n].
+        digests: A digest of each row's content, int64 [n]: rows whose digests differ are different.
+        form: What kind of prediction they are (``"labels"``, ``"scores"``, ``"cells"``).
+    """
+
+    ids: Ids
+    index: Int64
+    digests: Int64
+    form: str
+
+
+class Ledger:
+    """All rows taken so far.
+
+    Args:
+        hint: How to mend a contradiction; depends on what makes up a row's identity.
+    """
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._index: Int64 = np.zeros(0, dtype=np.int64)
+        self._digests: Int64 = np.zeros(0, dtype=np.int64)
+        self._names: list[tuple[Int64, Ids]] = []
+        self._form: str | None = None
+
+    def check(self, rows: Rows) -> None:
+        """Compare an update with itself and with what came before; nothing is remembered.
+
+        Raises:
+            PredictionError: If one name has two contents, or the kind of prediction changed.
+        """
+        if self._form not in (None, rows.form):
+            raise PredictionError(
+                f"this update gives {rows.form}, earlier ones gave {self._form}",
+                hint="Give all predictions of a run in one form.",
+            )
+        order = np.argsort(rows.index, kind="stable")
+        index, digests = rows.index[order], rows.digests[order]
+        # Against the first row of the same id within the update, then against the ledger.
+        first = np.searchsorted(index, index, side="left")
+        clash = digests != digests[first]
+        if len(self._index):
+            at = np.minimum(np.searchsorted(self._index, index), len(self._index) - 1)
+            clash |= (self._index[at] == index) & (self._digests[at] != digests)
+        if clash.any():
+            names = list(dict.fromkeys(rows.ids[order[clash]]))
+            raise PredictionError(
+                f"{len(names)} rows came more than once with different content: {first_few(names)}", hint=self._hint
+            )
+
+    def add(self, rows: Rows) -> None:
+        """Remember an update that was checked and stored."""
+        index, where = np.unique(np.concatenate([self._index, rows.index]), return_index=True)
+        self._digests = np.concatenate([self._digests, rows.digests])[where]
+        self._index = index
+        self._names.append((rows.index, rows.ids))
+        self._form = rows.form
+
+    def names_of(self, index: Any) -> list[str]:
+        """The names of rows by their row ids; those that another rank handed in have none here."""
+        found = {int(i): str(name) for held, names in self._names for i, name in zip(held, names, strict=True)}
+        return [found.get(int(i), f"row {int(i)} of another rank") for i in index]
+
+
+class RowDigest:
+    """Digests rows of numbers: equal rows have equal digests, dense or sparse, float32 or float64.
+
+    Each value's bits are multiplied by an odd constant of its column and summed modulo 2^64, so two rows that differ
+    in one value always have different digests; a collision of others is as likely as a random 64-bit one.
+
+    Args:
+        width: Number of columns.
+    """
+
+    def __init__(self, width: int) -> None:
+        random = np.random.Generator(np.random.PCG64(_SEED))
+        self._factors: Int64 = random.integers(-(2**62), 2**62, size=width, dtype=np.int64) * 2 + 1
+
+    def __call__(self, block: Any) -> Int64:
+        """The digest of each row.
+
+        Args:
+            block: Float, dense [k, width] or canonical CSR.
+        """
+        if issparse(block):
+            terms = _bits(block.data) * self._factors[block.indices]
+            running = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(terms, dtype=np.int64)])
+            return np.asarray(np.diff(running[block.indptr]), dtype=np.int64)
+        out = np.empty(len(block), dtype=np.int64)
+        step = max(1, _BLOCK_ELEMENTS // max(block.shape[1], 1))
+        for start in range(0, len(block), step):
+            out[start : start + step] = _bits(block[start : start + step]) @ self._factors
+        return out
+
+
+def _bits(values: npt.NDArray[Any]) -> Int64:
+    return (values.astype(np.float64) + 0.0).view(np.int64)

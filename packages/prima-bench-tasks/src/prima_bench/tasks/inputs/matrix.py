@@ -1,0 +1,198 @@
+"""Matrices of any accepted kind, read in blocks of rows that are each copied once.
+
+Dense stays dense and sparse stays sparse; a file is never read whole. A block is fresh memory that nobody else holds:
+float32 or float64, C-contiguous, or CSR with columns ascending, unique and without explicit zeros.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import scipy.sparse as sp
+import torch
+from anndata.abc import CSCDataset, CSRDataset
+
+from prima_bench.tasks.errors import PredictionError, PrimaBenchError
+
+BLOCK_BYTES = 32 * 1024 * 1024
+"""Size of a block: large enough that reading is fast, small enough that checking it needs little memory."""
+
+_EXACT_FLOAT32 = 2**24
+_EXACT_FLOAT64 = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A matrix that can be read by rows.
+
+    Attributes:
+        shape: Rows and columns.
+        sparse: Whether blocks come as CSR.
+        bytes_per_row: Size of an average row once read.
+        read: Rows ``start`` to ``stop`` as a numpy array or CSR; may share memory with the caller's data.
+        error: What to raise.
+    """
+
+    shape: tuple[int, int]
+    sparse: bool
+    bytes_per_row: float
+    read: Callable[[int, int], Any]
+    error: type[PrimaBenchError]
+
+    def blocks(
+        self, columns: npt.NDArray[np.int64] | None = None, keep: npt.NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[npt.NDArray[np.int64], Any]]:
+        """Read all rows, block by block.
+
+        Args:
+            columns: Which column comes where, int64 [w]; None for all as they lie.
+            keep: Which rows to yield, bool [n]; None for all.
+
+        Yields:
+            The row numbers, int64 [k], and the rows, [k, w].
+
+        Raises:
+            PrimaBenchError: If values are not real numbers, or a sparse matrix is malformed.
+        """
+        step = max(1, int(BLOCK_BYTES // max(self.bytes_per_row, 1)))
+        for start in range(0, self.shape[0], step):
+            stop = min(start + step, self.shape[0])
+            rows = np.arange(start, stop) if keep is None else start + np.flatnonzero(keep[start:stop])
+            if len(rows):
+                inside = None if len(rows) == stop - start else rows - start
+                block = self.read(start, stop)
+                yield rows, self._csr(block, columns, inside) if self.sparse else self._dense(block, columns, inside)
+
+    def _dense(self, source: Any, columns: Any, inside: Any) -> npt.NDArray[Any]:
+        block = source if inside is None else source[inside]
+        if columns is not None:
+            block = np.take(block, columns, axis=1)
+        block = np.ascontiguousarray(as_real(block, self.error))
+        return block.copy() if np.may_share_memory(block, source) else block
+
+    def _csr(self, source: Any, columns: Any, inside: Any) -> Any:
+        try:
+            source.check_format(full_check=True)
+        except ValueError as error:
+            raise self.error(f"the sparse matrix is malformed: {error}") from error
+        block = sp.csr_matrix(source, copy=False)
+        block = block.copy() if inside is None else block[inside]
+        if columns is not None:
+            target = np.empty(self.shape[1], dtype=block.indices.dtype)
+            target[columns] = np.arange(len(columns), dtype=target.dtype)
+            block.indices = target[block.indices]
+            block.has_sorted_indices = False
+        block.data = as_real(block.data, self.error)
+        block.sum_duplicates()
+        block.eliminate_zeros()
+        return block
+
+
+def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Matrix:
+    """See any accepted matrix as a :class:`Matrix`; nothing is read yet.
+
+    Args:
+        x: A numpy array, a torch tensor (dense or sparse), a scipy matrix or sparse array of any format, a data
+            frame of numbers, or the matrix of a backed AnnData.
+        error: What to raise.
+
+    Raises:
+        PrimaBenchError: If it is nothing of that kind, or not two-dimensional.
+    """
+    if isinstance(x, torch.Tensor):
+        return _from_tensor(x, error)
+    if isinstance(x, pd.DataFrame):
+        return _from_frame(x, error)
+    if isinstance(x, CSRDataset | CSCDataset):
+        if x.format == "csr":
+            stored: Any = x
+            return _sparse_matrix(stored, float(stored.group["indices"].shape[0]), lambda a, b: stored[a:b], error)
+        x = x.to_memory()
+    if sp.issparse(x):
+        # Row slices of anything but CSR cost a pass over the whole matrix each.
+        csr = x if x.format == "csr" and x.ndim == 2 else sp.csr_matrix(x)
+        return _sparse_matrix(csr, float(csr.nnz), lambda a, b: _slice(csr, a, b), error)
+    if isinstance(x, np.ndarray | h5py.Dataset):
+        if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+            raise error("the matrix has masked values", hint="Every value must be given.")
+        if x.ndim != 2:
+            raise error(f"the matrix must have rows and columns, not {x.ndim} dimensions")
+        plain = np.asarray(x) if isinstance(x, np.ndarray) else x
+        item = 4 if x.dtype.itemsize < 4 else x.dtype.itemsize
+        return Matrix((x.shape[0], x.shape[1]), False, item * x.shape[1], lambda a, b: plain[a:b], error)
+    raise error(
+        f"a matrix of type {type(x).__module__}.{type(x).__name__} cannot be read",
+        hint="Give a numpy array, torch tensor, scipy sparse matrix or backed AnnData.",
+    )
+
+
+def as_real(values: npt.NDArray[Any], error: type[PrimaBenchError]) -> npt.NDArray[Any]:
+    """Values as float32, or as float64 where float32 would not hold them (float64, integers above 2^24).
+
+    Raises:
+        PrimaBenchError: If they are no real numbers, or integers too large for float64.
+    """
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    if kind == "f":
+        return values.astype(np.float32 if size <= 4 else np.float64, copy=False)
+    if kind == "b":
+        return values.astype(np.float32)
+    if kind in "iu":
+        top = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
+        if top > _EXACT_FLOAT64:
+            raise error(f"integers up to {top} are too large to be scored exactly")
+        return values.astype(np.float32 if top <= _EXACT_FLOAT32 else np.float64)
+    raise error(f"values of dtype {values.dtype} are not real numbers", hint="Give float or integer values.")
+
+
+def _sparse_matrix(x: Any, nnz: float, read: Callable[[int, int], Any], error: type[PrimaBenchError]) -> Matrix:
+    bytes_per_row = (nnz / max(x.shape[0], 1)) * (x.dtype.itemsize + 4) + 8
+    return Matrix((x.shape[0], x.shape[1]), True, bytes_per_row, read, error)
+
+
+def _slice(x: Any, start: int, stop: int) -> Any:
+    low, high = int(x.indptr[start]), int(x.indptr[stop])
+    parts = (x.data[low:high], x.indices[low:high], x.indptr[start : stop + 1] - low)
+    return sp.csr_matrix(parts, shape=(stop - start, x.shape[1]), copy=False)
+
+
+def _from_tensor(x: torch.Tensor, error: type[PrimaBenchError]) -> Matrix:
+    if x.ndim != 2:
+        raise error(f"the matrix must have rows and columns, not {x.ndim} dimensions")
+    x = x.detach()
+    if x.layout != torch.strided:
+        csr = x.to_sparse_csr().cpu()
+        values = csr.values().float() if csr.dtype == torch.bfloat16 else csr.values()
+        parts = (values.numpy(), csr.col_indices().numpy(), csr.crow_indices().numpy())
+        return open_matrix(sp.csr_matrix(parts, shape=tuple(x.shape)), error=error)
+
+    def read(start: int, stop: int) -> npt.NDArray[Any]:
+        rows = x[start:stop].cpu()
+        return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+
+    return Matrix((x.shape[0], x.shape[1]), False, max(x.element_size(), 4) * x.shape[1], read, error)
+
+
+def _from_frame(x: pd.DataFrame, error: type[PrimaBenchError]) -> Matrix:
+    other = [str(name) for name, dtype in x.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
+    if other:
+        raise error(
+            f"column {other[0]!r} is not numeric" + (f" (nor are {len(other) - 1} more)" if len(other) > 1 else ""),
+            hint="Apart from the named label column, every column must hold numbers.",
+        )
+    if len(x.columns) and all(isinstance(dtype, pd.SparseDtype) for dtype in x.dtypes):
+        sparse: Any = x.sparse
+        return open_matrix(sparse.to_coo().tocsr(), error=error)
+
+    plain = all(isinstance(dtype, np.dtype) for dtype in x.dtypes)
+    common = np.result_type(*x.dtypes) if plain and len(x.columns) else np.dtype(np.float64)
+
+    def read(start: int, stop: int) -> npt.NDArray[Any]:
+        rows = x.iloc[start:stop]
+        return rows.to_numpy(common) if plain else rows.to_numpy(common, na_value=np.nan)
+
+    return Matrix((x.shape[0], x.shape[1]), False, float(common.itemsize * x.shape[1]), read, error)

@@ -1,0 +1,155 @@
+"""The declared scale of expression values, checked and never guessed.
+
+``counts``: non-negative integers. ``log1p_cp10k``: log1p of counts per 10,000, or means of such cells: non-negative,
+and undoing the logarithm gives a row total of at most 10,000 (less when genes were left out).
+"""
+
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from prima_bench.tasks.errors import PrimaBenchError, UsageError, first_few
+from prima_bench.tasks.inputs.ids import Ids
+
+Scale = Literal["counts", "log1p_cp10k"]
+SCALES: tuple[str, ...] = get_args(Scale)
+
+TOTAL = 1e4
+SOLUTION_EXCESS = 1e-3
+"""How far a solution's row total may lie above 10,000: rounding of float32."""
+PREDICTION_EXCESS = 0.1
+"""The same for predictions: a model that runs in bfloat16 rounds every value by up to 0.4 %, so its logarithms undo to
+totals a few per cent off. Another target sum (1e5, 1e6) or counts lie far beyond."""
+
+
+def as_scale(scale: object) -> Scale:
+    """Return the scale if it is one.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    if scale == "counts":
+        return "counts"
+    if scale == "log1p_cp10k":
+        return "log1p_cp10k"
+    raise UsageError(f"scale cannot be {scale!r}", hint=f"Declare scale= as one of {', '.join(SCALES)}.")
+
+
+class ScaleCheck:
+    """Refuses blocks of rows that are not on the declared scale.
+
+    Args:
+        scale: The declared scale.
+        what: ``"predictions"`` or ``"the solution"``.
+        error: What to raise.
+        excess: Tolerance of a row's total on log scale, relative.
+    """
+
+    def __init__(self, scale: Scale, what: str, error: type[PrimaBenchError], excess: float) -> None:
+        self._scale = scale
+        self._what = what
+        self._error = error
+        self._limit = TOTAL * (1 + excess)
+
+    def check(self, block: Any, ids: Ids, genes: Ids) -> None:
+        """Check a block of rows.
+
+        Args:
+            block: Dense [k, G] or CSR, float.
+            ids: The rows' ids, [k].
+            genes: The columns' names, [G].
+
+        Raises:
+            PrimaBenchError: Naming the first few rows, and what was seen.
+        """
+        values = block if isinstance(block, np.ndarray) else block.data
+        if not values.size:
+            return
+        low, high = float(values.min()), float(values.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            self._refuse_cells(
+                block, ids, genes, ~np.isfinite(values), "hold NaN or infinite values", "Every value must be finite."
+            )
+        if low < 0:
+            self._refuse_cells(
+                block, ids, genes, values < 0, "hold negative values",
+                f"scale={self._scale!r} has none; clip or transform the values if they are differences or residuals.",
+            )  # fmt: skip
+        if self._scale == "counts":
+            broken = values != np.rint(values)
+            if broken.any():
+                self._refuse_cells(
+                    block, ids, genes, broken, f"hold fractions (values up to {high:.4g})",
+                    "scale='counts' was declared and means non-negative whole numbers; these look log-normalised or "
+                    "averaged. Predict counts, or declare the scale that solution and predictions are on.",
+                )  # fmt: skip
+        else:
+            self._check_log(block, ids)
+
+    def _check_log(self, block: Any, ids: Ids) -> None:
+        whole = _whole_rows(block)
+        if len(whole):
+            seen = _rows(block, whole).max()
+            raise self._error(
+                f"{self._what}: {len(whole)} rows hold only whole numbers (up to {seen:.4g}): {first_few(ids[whole])}",
+                hint="scale='log1p_cp10k' was declared; these look like counts. Apply log1p(1e4 * x / row total), or "
+                "declare scale='counts'.",
+            )
+        totals = _undone_totals(block)
+        above = np.flatnonzero(~(totals <= self._limit))
+        if len(above):
+            raise self._error(
+                f"{self._what}: {len(above)} rows undo to more than 10,000 counts, up to {totals.max():.4g}: "
+                f"{first_few(ids[above])}",
+                hint="scale='log1p_cp10k' was declared: sum(expm1(row)) is at most 1e4. These look normalised to "
+                "another total, or not logarithmic.",
+            )
+
+    def _refuse_cells(self, block: Any, ids: Ids, genes: Ids, bad: npt.NDArray[np.bool_], seen: str, hint: str) -> None:
+        if isinstance(block, np.ndarray):
+            rows, columns = np.nonzero(bad)
+            first = block[rows[0], columns[0]]
+        else:
+            where = np.flatnonzero(bad)
+            rows, columns = np.searchsorted(block.indptr, where, side="right") - 1, block.indices[where]
+            first = block.data[where[0]]
+        distinct = np.unique(rows)
+        raise self._error(
+            f"{self._what}: {len(distinct)} rows {seen}: {first_few(ids[distinct])} "
+            f"(first: {first:.6g} for gene {str(genes[columns[0]])!r})",
+            hint=hint,
+        )
+
+
+def _whole_rows(block: Any) -> npt.NDArray[np.int64]:
+    """Rows whose every value is whole and that reach 2: on log scale no real cell, and no mean of cells, is such."""
+    dense = isinstance(block, np.ndarray)
+    top = block.max(axis=1) if dense else _reduce_rows(np.maximum, block.indptr, block.data)
+    candidates = np.flatnonzero((top >= 2) & (top == np.rint(top)))
+    return np.array([r for r in candidates if _is_whole(_rows(block, r))], dtype=np.int64)
+
+
+def _is_whole(values: npt.NDArray[Any]) -> bool:
+    return bool((values == np.rint(values)).all())
+
+
+def _rows(block: Any, rows: Any) -> npt.NDArray[Any]:
+    part = block[rows]
+    return np.asarray(part if isinstance(block, np.ndarray) else part.data)
+
+
+def _undone_totals(block: Any) -> npt.NDArray[np.float64]:
+    """Sum of expm1 over each row, [k]; exp and a count, which is much faster than expm1 and exact enough here."""
+    with np.errstate(over="ignore"):
+        if isinstance(block, np.ndarray):
+            return np.asarray(np.exp(block).sum(axis=1, dtype=np.float64) - block.shape[1])
+        return _reduce_rows(np.add, block.indptr, np.exp(block.data) - 1)
+
+
+def _reduce_rows(reduce: np.ufunc, indptr: Any, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    out = np.zeros(len(indptr) - 1)
+    filled = np.flatnonzero(np.diff(indptr))
+    if len(filled):
+        out[filled] = reduce.reduceat(values, indptr[filled])
+    return out

@@ -1,0 +1,114 @@
+"""Which genes each perturbation acts on: those genes give the answer away, and metrics may leave them out.
+
+Targets come from what the user or the dataset says and never from a coincidence of names: labels are read as genes
+only when asked to (``target_map="labels"``).
+"""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from prima_bench.tasks.errors import DataError, PrimaBenchError, UsageError, first_few
+from prima_bench.tasks.inputs.files import opened
+from prima_bench.tasks.inputs.genes import GeneSpace
+from prima_bench.tasks.inputs.vocabulary import normalise
+
+FROM_LABELS = "labels"
+_COMBINED = "+"
+
+
+def resolve_targets(target_map: Any, perturbations: Sequence[str], genes: GeneSpace) -> list[list[int]] | None:
+    """The target columns of every perturbation.
+
+    Args:
+        target_map: ``"labels"``: a label is the name of its target gene, and ``A+B`` names two. A mapping of labels
+            to a gene, to several (a list, or ``A+B``), or to none (an empty list or string). The path of a table with
+            the columns label and genes. None: no targets are known.
+        perturbations: The solution's labels, [P].
+        genes: The solution's genes. A mapping may name genes that were not measured; nothing is left out for those.
+
+    Returns:
+        For each perturbation the columns of its targets, ascending; None when ``target_map`` is None.
+
+    Raises:
+        UsageError: If a label has no entry, or does not name genes, or a gene differs from a measured one in case.
+        DataError: If the table cannot be read.
+
+    Example:
+        >>> resolve_targets("labels", ["A", "A+B"], GeneSpace(["B", "A"]))
+        [[1], [0, 1]]
+    """
+    if target_map is None:
+        return None
+    if target_map == FROM_LABELS:
+        named = {label: label.split(_COMBINED) for label in perturbations}
+        _refuse_unresolved(named, genes)
+    elif isinstance(target_map, Mapping):
+        named = _entries(target_map, UsageError)
+    elif isinstance(target_map, str | PathLike):
+        named = _table(Path(target_map))
+    else:
+        raise UsageError(
+            f"target_map cannot be a {type(target_map).__name__}", hint="Give a mapping, a path or 'labels'."
+        )
+    missing = [label for label in perturbations if label not in named]
+    if missing:
+        raise UsageError(
+            f"target_map has no entry for {len(missing)} perturbations: {first_few(missing)}",
+            hint="Give every perturbation its target genes; an empty list where it has none, as for a drug.",
+        )
+    _refuse_near_misses({label: named[label] for label in perturbations}, genes)
+    columns = [genes.positions([g.strip() for g in named[label]]) for label in perturbations]
+    return [sorted({int(c) for c in found if c >= 0}) for found in columns]
+
+
+def _entries(target_map: Mapping[Any, Any], error: type[PrimaBenchError]) -> dict[str, list[str]]:
+    named = {}
+    for label, entry in target_map.items():
+        listed = entry.split(_COMBINED) if isinstance(entry, str) else entry
+        if not isinstance(listed, list | tuple | set | frozenset) or not all(isinstance(g, str) for g in listed):
+            raise error(f"the targets of {label!r} must be gene names, not {entry!r}")
+        named[normalise(str(label))] = [g for g in listed if g.strip()]
+    return named
+
+
+def _table(path: Path) -> dict[str, list[str]]:
+    if path.suffix not in (".csv", ".tsv"):
+        raise UsageError(f"target_map {str(path)!r} is neither 'labels' nor a .csv or .tsv file")
+    with opened(path, error=DataError) as frame:
+        if frame.shape[1] != 1:
+            raise DataError(f"{path} needs two columns, label and genes (joined by +); it has {1 + frame.shape[1]}")
+        named: dict[str, list[str]] = {}
+        for label, entry in _entries_of(frame):
+            named.setdefault(label, []).extend(entry)
+    return named
+
+
+def _entries_of(frame: Any) -> list[tuple[str, list[str]]]:
+    return [
+        (normalise(str(label)), [g for g in str(entry).split(_COMBINED) if g.strip()])
+        for label, entry in zip(frame.index, frame.iloc[:, 0], strict=True)
+    ]
+
+
+def _refuse_unresolved(named: Mapping[str, list[str]], genes: GeneSpace) -> None:
+    unresolved = [label for label, listed in named.items() if (genes.positions([g.strip() for g in listed]) < 0).any()]
+    if unresolved:
+        raise UsageError(
+            f"{len(unresolved)} of {len(named)} labels do not name genes of the solution: {first_few(unresolved)}",
+            hint="target_map='labels' reads every label as a gene, and A+B as two. Give a mapping of labels to genes "
+            "instead; genes that were not measured may stand in it.",
+        )
+
+
+def _refuse_near_misses(named: Mapping[str, list[str]], genes: GeneSpace) -> None:
+    measured = {str(g) for g in genes.genes}
+    folded = {g.casefold(): g for g in measured}
+    for label, listed in named.items():
+        for gene in (g.strip() for g in listed):
+            if gene not in measured and gene.casefold() in folded:
+                raise UsageError(
+                    f"target {gene!r} of {label!r} is not a gene of the solution, but {folded[gene.casefold()]!r} is",
+                    hint="Gene names are compared exactly; write the target as the solution does.",
+                )

@@ -1,0 +1,189 @@
+"""Classification: rows with one true label each; predictions are labels or class scores for exactly those rows."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.base import Batch, SparseRows
+from prima_bench.metrics.panel import Panel
+from prima_bench.metrics.spec import MetricRef
+from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, nearest_names
+from prima_bench.tasks.inputs.classes import ClassScores, check_codes
+from prima_bench.tasks.inputs.files import opened
+from prima_bench.tasks.inputs.ids import RowIndex, repeated
+from prima_bench.tasks.inputs.labels import LabelTable, read_labels
+from prima_bench.tasks.inputs.ledger import Rows
+from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary, distinct, normalise
+from prima_bench.tasks.problems.base import (
+    Chunk,
+    Coverage,
+    Encoded,
+    Source,
+    build_metrics,
+    fingerprint_of,
+    take_options,
+)
+from prima_bench.tasks.specs import TaskSpec, digest_of
+
+DEFAULT_COLUMN = "cell_type"
+ABSTAINED = -1
+
+
+class ClassificationProblem:
+    """An opened solution of labels.
+
+    Args:
+        task: The task; says which labels abstain.
+        source: The solution. Options: ``label_key``, ``classes`` (all classes in order; else those that occur,
+            sorted), ``scores`` (``"probability"`` or ``"logit"``: what predicted scores are).
+        device: Where rows are kept and scored.
+
+    Raises:
+        UsageError: If options are missing or wrong.
+        DataError: If the solution cannot be used.
+    """
+
+    unit_kind = "class"
+    identity_hint = "A row that comes twice, as samplers pad, must hold the same prediction both times."
+
+    def __init__(self, task: TaskSpec, source: Source, device: torch.device) -> None:
+        options = take_options(source.options, ("label_key",), ("classes", "scores"))
+        self._label_key = str(options["label_key"])
+        self._scores = options["scores"] or "probability"
+        self._device = device
+        table, declared = _read_solution(source, self._label_key)
+        raw, names = distinct(table.labels, table.ids, "class", error=DataError)
+        self.classes = _classes(options["classes"] if declared is None else declared, names)
+        if twice := repeated(table.ids):
+            raise DataError(f"the solution names {len(twice)} rows more than once: {first_few(twice)}")
+        self._rows = RowIndex(table.ids)
+        self._vocabulary = Vocabulary(self.classes, "class", special=dict.fromkeys(task.abstain, ABSTAINED))
+        self._may_abstain = bool(task.abstain)
+        self._target: Codes = np.array([self.classes.index(name) for name in names], dtype=np.int64)[raw]
+        self._class_scores = ClassScores(self.classes, self._scores)
+
+        counts = np.bincount(self._target, minlength=len(self.classes))
+        self.unit_codes = [int(c) for c in np.flatnonzero(counts)]
+        self.unit_ids = [self.classes[c] for c in self.unit_codes]
+        self.unit_n_obs = [int(counts[c]) for c in self.unit_codes]
+        self.flags: list[str] = []
+        self.solution_digest = self._digest(source)
+
+    def panel(self, refs: Sequence[MetricRef]) -> Panel:
+        """The metrics over the classes of this solution."""
+        metrics = build_metrics(refs, {"num_classes": len(self.classes), "scores": self._scores})
+        return Panel(metrics).to(self._device)
+
+    def encode(self, predictions: Any, ids: Any, labels: Any) -> Encoded:
+        """Parse, check and align predictions.
+
+        Args:
+            predictions: Labels, codes or scores in any form that ``inputs.labels`` reads, or a path.
+            ids: Names of the rows, where the predictions carry none.
+            labels: Must be None.
+
+        Raises:
+            PredictionError: If they cannot be scored.
+            UsageError: If ``labels`` is given.
+        """
+        if labels is not None:
+            raise UsageError("perturbation= has no meaning for this task", hint="Leave it out.")
+        columns = list(dict.fromkeys((self._label_key, DEFAULT_COLUMN)))
+        with opened(predictions, error=PredictionError) as x:
+            table = read_labels(x, ids=ids, columns=columns, classes=self.classes)
+            index = self._rows.find(table.ids)
+            self._rows.refuse_unknown(table.ids, index)
+            if table.scores is not None:
+                return self._encode_scores(table, index)
+            return self._encode_labels(table, index)
+
+    def check_complete(self, batch: Batch) -> Coverage:
+        """Every row of the solution must be predicted.
+
+        Raises:
+            PredictionError: Naming the first few that are missing.
+        """
+        if batch.n < len(self._rows):
+            given = np.zeros(len(self._rows), dtype=bool)
+            given[batch.index.cpu().numpy()] = True
+            missing = self._rows.ids[~given]
+            raise PredictionError(
+                f"{len(missing)} of {len(self._rows)} rows are not predicted: {first_few(missing)}",
+                hint="Predict every row of the test split; hand in further shards with update().",
+            )
+        return Coverage(batch.n, len(self.unit_ids), 1.0)
+
+    def fingerprint(self, batch: Batch) -> str:
+        """``sha256:...`` over ids and labels or scores."""
+        return fingerprint_of(batch, ("label", "score"))
+
+    def names_of(self, index: Sequence[int]) -> list[str] | None:
+        """The names of rows by their position in the solution."""
+        return [str(self._rows.ids[i]) for i in index]
+
+    def _encode_labels(self, table: LabelTable, index: Codes) -> Encoded:
+        if table.labels is not None:
+            code = self._vocabulary.encode(table.labels, table.ids)
+        else:
+            code = check_codes(table.codes, table.ids, self.classes, ABSTAINED if self._may_abstain else 0)
+        fields: dict[str, Tensor | SparseRows] = {
+            "target": self._tensor(self._target[index]),
+            "label": self._tensor(code),
+        }
+        return Encoded(Rows(table.ids, index, code, "labels"), [(self._tensor(index), fields)])
+
+    def _encode_scores(self, table: LabelTable, index: Codes) -> Encoded:
+        label = None if table.labels is None else self._vocabulary.encode(table.labels, table.ids)
+        chunks: list[Chunk] = []
+        digests = np.empty(len(index), dtype=np.int64)
+        for rows, block in self._class_scores.blocks(table, label):
+            digests[rows] = self._class_scores.digest(block)
+            fields: dict[str, Tensor | SparseRows] = {
+                "target": self._tensor(self._target[index[rows]]),
+                "score": torch.from_numpy(block).to(self._device),
+            }
+            chunks.append((self._tensor(index[rows]), fields))
+        return Encoded(Rows(table.ids, index, digests, "scores"), chunks)
+
+    def _tensor(self, values: Codes) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+    def _digest(self, source: Source) -> str:
+        if source.dataset is not None:
+            return f"sha256:{source.dataset.artifact('solution').sha256}"
+        rows = hashlib.sha256()
+        for row in np.argsort(self._rows.ids.astype(str), kind="stable"):
+            rows.update(f"{self._rows.ids[row]}\0{self._target[row]}\0".encode())
+        return digest_of({"problem": "classification", "classes": self.classes, "rows": rows.hexdigest()})
+
+
+def _read_solution(source: Source, label_key: str) -> tuple[LabelTable, Any]:
+    """The solution's labels, and the classes that a registered dataset declares."""
+    with opened(source.data, error=DataError) as x:
+        columns = x.obs.columns if hasattr(x, "obs") else x.columns if isinstance(x, pd.DataFrame) else None
+        if columns is None:
+            raise UsageError("solution= must be an AnnData, a DataFrame or the path of one")
+        if label_key not in columns:
+            near = ", ".join(nearest_names(label_key, map(str, columns)))
+            raise UsageError(f"the solution has no column {label_key!r}", hint=f"Nearest: {near or 'it has none'}.")
+        labels = x.obs[label_key] if hasattr(x, "obs") else x[label_key]
+        table = read_labels(labels, ids=x.obs_names if hasattr(x, "obs") else x.index, columns=(), error=DataError)
+        if table.labels is None:
+            raise DataError(f"column {label_key!r} holds numbers, not labels", hint="Labels must be strings.")
+        return table, x.uns.get("classes") if source.dataset is not None and hasattr(x, "uns") else None
+
+
+def _classes(declared: Any, present: Sequence[str]) -> list[str]:
+    if declared is None:
+        return sorted(present)
+    classes = [normalise(str(c)) for c in declared]
+    if len(set(classes)) < len(classes):
+        raise UsageError("classes= names a class more than once")
+    if absent := [name for name in present if name not in classes]:
+        raise UsageError(f"the solution has labels that classes= lacks: {first_few(absent)}")
+    return classes

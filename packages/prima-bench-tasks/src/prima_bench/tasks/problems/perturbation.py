@@ -1,0 +1,198 @@
+"""Perturbation prediction: predicted cells against real ones, by perturbation.
+
+Of a registered dataset the cells to predict are named, and a prediction holds exactly those. On a user's own data any
+number of cells per perturbation may be predicted; a cell is known by its perturbation and its name.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.base import Batch, SparseRows
+from prima_bench.metrics.panel import Panel
+from prima_bench.metrics.spec import MetricRef
+from prima_bench.tasks.errors import PredictionError, first_few
+from prima_bench.tasks.inputs import expression
+from prima_bench.tasks.inputs.cells import CellTable, read_cells
+from prima_bench.tasks.inputs.files import opened
+from prima_bench.tasks.inputs.ids import Ids, RowIndex, repeated
+from prima_bench.tasks.inputs.ledger import Int64, RowDigest, Rows
+from prima_bench.tasks.inputs.scale import PREDICTION_EXCESS, ScaleCheck
+from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary
+from prima_bench.tasks.problems.base import Chunk, Coverage, Encoded, Source, build_metrics, fingerprint_of
+from prima_bench.tasks.problems.perturbation_solution import read_solution
+from prima_bench.tasks.specs import TaskSpec
+
+NO_TARGETS = "targets_not_excluded"
+"""Flag: a metric leaves out target genes, but none are known."""
+
+Identified = tuple[Int64, Codes, npt.NDArray[np.bool_]]
+"""Of each row: its row id, its code, and whether it is kept."""
+
+
+class PerturbationProblem:
+    """An opened solution of perturbed cells.
+
+    Args:
+        task: The task.
+        source: The solution; its options are those of ``read_solution``.
+        device: Where rows are kept and scored.
+
+    Raises:
+        UsageError: If options are missing or wrong.
+        DataError: If the solution cannot be used.
+    """
+
+    unit_kind = "perturbation"
+
+    def __init__(self, task: TaskSpec, source: Source, device: torch.device) -> None:
+        self._device = device
+        self._solution = read_solution(source, device)
+        solution = self._solution
+        self._vocabulary = Vocabulary([solution.control, *solution.perturbations], "perturbation")
+        self._check = ScaleCheck(solution.scale, "predictions", PredictionError, PREDICTION_EXCESS)
+        self._digest = RowDigest(len(solution.genes))
+        self._needs_control: list[str] = []
+        self.unit_ids = solution.perturbations
+        self.unit_codes = list(range(len(self.unit_ids)))
+        self.unit_n_obs = np.bincount(solution.group)[1:].tolist()
+        self.solution_digest = solution.digest
+        self.flags: list[str] = []
+        self.identity_hint = (
+            "Give the cells of each shard distinct names, or pass ids=; a cell is known by its perturbation and name."
+            if solution.rows is None
+            else "A cell that comes twice, as samplers pad, must hold the same values both times."
+        )
+
+    def panel(self, refs: Sequence[MetricRef]) -> Panel:
+        """The metrics against this solution. Predicted control cells are kept when one of them uses those."""
+        metrics = build_metrics(refs, {"reference": self._solution.reference})
+        self._needs_control = [name for name, m in metrics.items() if getattr(m, "uses_predicted_control", False)]
+        excludes = any(getattr(m, "exclude_targets", "none") != "none" for m in metrics.values())
+        self.flags = [NO_TARGETS] if excludes and self._solution.reference.targets is None else []
+        return Panel(metrics).to(self._device)
+
+    def encode(self, predictions: Any, ids: Any, labels: Any) -> Encoded:
+        """Parse, check and align predictions.
+
+        Args:
+            predictions: Cells in any form that ``inputs.cells`` reads, or a path.
+            ids: Names of the cells, where the predictions carry none.
+            labels: Perturbation of each cell, in place of a column of the predictions.
+
+        Raises:
+            PredictionError: If they cannot be scored.
+        """
+        with opened(predictions, error=PredictionError) as x:
+            table = read_cells(x, ids=ids, labels=labels, label_key=self._solution.label_key)
+            rows = self._solution.rows
+            index, group, keep = self._own(table) if rows is None else self._registered(table, rows)
+            digests = np.zeros(len(index), dtype=np.int64)
+            chunks: list[Chunk] = []
+            for taken, block in expression.blocks(table, self._solution.genes, self._check, keep):
+                digests[taken] = self._digest(block)
+                fields: dict[str, Tensor | SparseRows] = {
+                    "x": expression.to_kernel(block, self._device),
+                    "group": self._tensor(group[taken]),
+                }
+                chunks.append((self._tensor(index[taken]), fields))
+        return Encoded(Rows(table.ids[keep], index[keep], digests[keep], "cells"), chunks)
+
+    def check_complete(self, batch: Batch) -> Coverage:
+        """Every named cell, or on own data every perturbation, must be predicted.
+
+        Raises:
+            PredictionError: Naming the first few that are missing.
+        """
+        solution = self._solution
+        group = batch.tensor("group").cpu().numpy()
+        predicted = np.bincount(group, minlength=1 + len(self.unit_ids))
+        if solution.rows is not None:
+            wanted = solution.to_predict.copy()
+            wanted[batch.index.cpu().numpy()] = False
+            if wanted.any():
+                raise PredictionError(
+                    f"{wanted.sum()} of {solution.to_predict.sum()} cells are not predicted: "
+                    f"{first_few(solution.rows.ids[wanted])}",
+                    hint="Predict every cell of the test split whose obs['to_predict'] is true.",
+                )
+        missing = [self.unit_ids[p] for p in np.flatnonzero(predicted[1:] == 0)]
+        if missing:
+            raise PredictionError(
+                f"{len(missing)} of {len(self.unit_ids)} perturbations have no predicted cells: {first_few(missing)}",
+                hint="Predict at least one cell of every perturbation of the solution.",
+            )
+        if self._needs_control and not predicted[0]:
+            raise PredictionError(
+                f"{', '.join(self._needs_control)} needs predicted control cells, and there are none",
+                hint=f"Predict cells labelled {solution.control!r}, or use control_source=solution.",
+            )
+        return Coverage(int(predicted[1:].sum()), len(self.unit_ids), 1.0)
+
+    def fingerprint(self, batch: Batch) -> str:
+        """``sha256:...`` over ids, perturbations and expression."""
+        return fingerprint_of(batch, ("group", "x"))
+
+    def names_of(self, index: Sequence[int]) -> list[str] | None:
+        """The names of rows by their position in a registered solution; own data have no such list."""
+        rows = self._solution.rows
+        return None if rows is None else [str(rows.ids[i]) for i in index]
+
+    def _registered(self, table: CellTable, rows: RowIndex) -> Identified:
+        index = rows.find(table.ids)
+        rows.refuse_unknown(table.ids, index)
+        group = self._solution.group[index]
+        if table.labels is not None:
+            self._refuse_other_labels(self._vocabulary.encode(table.labels, table.ids), group, table.ids)
+        return index, group, self._kept(group)
+
+    def _own(self, table: CellTable) -> Identified:
+        key = self._solution.label_key
+        if table.labels is None:
+            raise PredictionError(
+                f"predictions do not say which perturbation each cell is under: there is no column {key!r}",
+                hint=f"Add obs[{key!r}], or pass perturbation=, one label for each cell.",
+            )
+        group = self._vocabulary.encode(table.labels, table.ids)
+        keep = self._kept(group)
+        index = _name_hashes(self._vocabulary.labels, group, table.ids)
+        if len(np.unique(index[keep])) < keep.sum():
+            pairs = zip(table.ids[keep], group[keep], strict=True)
+            twice = repeated(np.array([f"{name} ({self._vocabulary.labels[c]})" for name, c in pairs], dtype=object))
+            raise PredictionError(
+                f"{len(twice)} cells have the name of another cell of their perturbation: {first_few(twice)}",
+                hint="Give every cell its own name (AnnData.obs_names_make_unique()), or pass ids=.",
+            )
+        return index, group, keep
+
+    def _kept(self, group: Codes) -> npt.NDArray[np.bool_]:
+        return np.ones(len(group), dtype=bool) if self._needs_control else group > 0
+
+    def _refuse_other_labels(self, given: Codes, group: Codes, ids: Ids) -> None:
+        other = np.flatnonzero(given != group)
+        if len(other):
+            labels, first = self._vocabulary.labels, other[0]
+            raise PredictionError(
+                f"{len(other)} cells are under another perturbation than in the solution: {first_few(ids[other])} "
+                f"(first: {labels[given[first]]!r}, where the solution has {labels[group[first]]!r})",
+                hint="Keep the test split's obs beside its obs_names; do not reorder one without the other.",
+            )
+
+    def _tensor(self, values: Int64) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+
+def _name_hashes(labels: Sequence[str], group: Codes, ids: Ids) -> Int64:
+    """Row ids of own data, int64 [n]: 64-bit BLAKE2b of perturbation and name, so that every rank has the same."""
+    begun = [hashlib.blake2b(f"{label}\0".encode(), digest_size=8) for label in labels]
+    hashes = []
+    for code, name in zip(group.tolist(), ids, strict=True):
+        h = begun[code].copy()
+        h.update(str(name).encode())
+        hashes.append(h.digest())
+    return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)

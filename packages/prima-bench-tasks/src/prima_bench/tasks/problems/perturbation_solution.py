@@ -1,0 +1,166 @@
+"""The solution of a perturbation dataset, opened: real cells, control, genes, targets. Predictions are elsewhere."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import anndata
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from prima_bench.metrics.errors import MetricError
+from prima_bench.metrics.perturbation.reference import PerturbationReference
+from prima_bench.tasks.errors import DataError, UsageError, first_few, nearest_names, raised_as
+from prima_bench.tasks.inputs import expression
+from prima_bench.tasks.inputs.cells import CellTable, read_cells
+from prima_bench.tasks.inputs.files import opened
+from prima_bench.tasks.inputs.genes import GeneSpace
+from prima_bench.tasks.inputs.ids import RowIndex, repeated
+from prima_bench.tasks.inputs.scale import SOLUTION_EXCESS, Scale, ScaleCheck, as_scale
+from prima_bench.tasks.inputs.targets import resolve_targets
+from prima_bench.tasks.inputs.vocabulary import Codes, distinct, normalise
+from prima_bench.tasks.problems.base import Source, take_options
+from prima_bench.tasks.specs import digest_of
+
+TARGETS_KEY = "perturbation_targets"
+TO_PREDICT = "to_predict"
+
+
+@dataclass(frozen=True, slots=True)
+class PerturbationSolution:
+    """What predictions are held against.
+
+    Attributes:
+        label_key: Column that names the perturbation.
+        control: Label of control cells.
+        perturbations: The other labels, sorted; code p is ``perturbations[p - 1]``.
+        scale: The declared scale.
+        genes: The gene space.
+        reference: The real cells, for the kernel.
+        rows: Of a registered dataset, the names of all cells; None for a user's own data.
+        group: Code of each cell, int64 [cells], in the order of the file.
+        to_predict: Of a registered dataset, which cells predictions must hold, bool [cells].
+        digest: ``sha256:...``.
+    """
+
+    label_key: str
+    control: str
+    perturbations: list[str]
+    scale: Scale
+    genes: GeneSpace
+    reference: PerturbationReference
+    rows: RowIndex | None
+    group: Codes
+    to_predict: npt.NDArray[np.bool_]
+    digest: str
+
+
+def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
+    """Open a solution.
+
+    Args:
+        source: The solution. Options: ``perturbation_key``, ``control``, ``scale``, ``target_map``.
+        device: Where its cells are kept.
+
+    Raises:
+        UsageError: If options are missing, or name what is not there.
+        DataError: If the solution cannot be read, or its values are not on the declared scale.
+    """
+    options = take_options(source.options, ("perturbation_key", "control", "scale"), ("target_map",))
+    scale = as_scale(options["scale"])
+    label_key = str(options["perturbation_key"])
+    with opened(source.data, error=DataError) as cells:
+        if not isinstance(cells, anndata.AnnData):
+            raise UsageError("solution= must be an AnnData or the path of an .h5ad file")
+        if label_key not in cells.obs:
+            near = ", ".join(nearest_names(label_key, map(str, cells.obs.columns)))
+            raise UsageError(f"the solution has no column obs[{label_key!r}]", hint=f"Nearest: {near or 'none'}.")
+        table = read_cells(cells, label_key=label_key, error=DataError)
+        group, control, perturbations = _groups(table, str(options["control"]))
+        genes = GeneSpace(cells.var_names)
+        targets = _targets(source, options["target_map"], cells, perturbations, genes)
+        labels = np.array([control, *perturbations], dtype=object)[group] if source.dataset is None else None
+        check = ScaleCheck(scale, "the solution", DataError, SOLUTION_EXCESS)
+        x, hashes = _read_cells(table, genes, check, labels, device)
+        registered = None if source.dataset is None else _registered_rows(cells, table, group)
+    with raised_as(DataError, MetricError):
+        reference = PerturbationReference.from_cells(
+            x,
+            torch.from_numpy(group).to(device),
+            num_perturbations=len(perturbations),
+            scale=scale,
+            targets=targets,
+            index=torch.from_numpy(expression.ranks(hashes)).to(device) if hashes else None,
+        )
+    digest = (
+        f"sha256:{source.dataset.artifact('solution').sha256}"
+        if source.dataset is not None
+        else digest_of(
+            {
+                "problem": "perturbation",
+                "control": control,
+                "scale": scale,
+                "genes": [str(g) for g in genes.genes],
+                "targets": targets,
+                "cells": hashlib.sha256(b"".join(sorted(hashes))).hexdigest(),
+            }
+        )
+    )
+    return PerturbationSolution(
+        label_key=label_key,
+        control=control,
+        perturbations=perturbations,
+        scale=scale,
+        genes=genes,
+        reference=reference,
+        rows=registered,
+        group=group,
+        to_predict=group > 0,
+        digest=digest,
+    )
+
+
+def _groups(table: CellTable, control: str) -> tuple[Codes, str, list[str]]:
+    raw, names = distinct(table.labels, table.ids, "perturbation", error=DataError)
+    control = normalise(control)
+    if control not in names:
+        near = ", ".join(map(repr, nearest_names(control, names)))
+        raise UsageError(f"the solution has no cells labelled {control!r}", hint=f"Name the control; nearest: {near}.")
+    perturbations = sorted(set(names) - {control})
+    if not perturbations:
+        raise DataError(f"all cells of the solution are labelled {control!r}", hint="There is nothing to predict.")
+    code = {control: 0, **{name: 1 + i for i, name in enumerate(perturbations)}}
+    return np.array([code[name] for name in names], dtype=np.int64)[raw], control, perturbations
+
+
+def _targets(
+    source: Source, target_map: Any, cells: anndata.AnnData, perturbations: list[str], genes: GeneSpace
+) -> list[list[int]] | None:
+    if source.dataset is not None and target_map is None and TARGETS_KEY in cells.uns:
+        try:
+            target_map = json.loads(str(cells.uns[TARGETS_KEY]))
+        except ValueError as error:
+            raise DataError(f"uns[{TARGETS_KEY!r}] of the solution is no JSON: {error}") from error
+    return resolve_targets(target_map, perturbations, genes)
+
+
+def _read_cells(
+    table: CellTable, genes: GeneSpace, check: ScaleCheck, labels: Any, device: torch.device
+) -> tuple[Any, list[bytes]]:
+    parts, hashes = [], []
+    for rows, block in expression.blocks(table, genes, check):
+        if labels is not None:
+            hashes += expression.row_hashes(block, labels[rows].tolist())
+        parts.append(block)
+    return expression.joined(parts, device), hashes
+
+
+def _registered_rows(cells: anndata.AnnData, table: CellTable, group: Codes) -> RowIndex:
+    if twice := repeated(table.ids):
+        raise DataError(f"the solution names {len(twice)} cells more than once: {first_few(twice)}")
+    marked = cells.obs[TO_PREDICT].to_numpy(dtype=bool) if TO_PREDICT in cells.obs else None
+    if marked is None or not np.array_equal(marked, group > 0):
+        raise DataError(f"obs[{TO_PREDICT!r}] of the solution must mark exactly its perturbed cells")
+    return RowIndex(table.ids)

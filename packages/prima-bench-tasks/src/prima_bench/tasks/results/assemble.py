@@ -1,0 +1,111 @@
+"""Turns the kernel's scores into the records of a result. Nothing is computed but counts of units."""
+
+import importlib.metadata
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch.distributed as dist
+
+from prima_bench.metrics.catalog import get_spec
+from prima_bench.metrics.spec import MetricRef, MetricSpec, ParamValue
+from prima_bench.tasks.results.schema import ProvenanceRecord, ScoreRecord, UnitsRecord
+
+if TYPE_CHECKING:
+    from prima_bench.metrics.base import Score
+    from prima_bench.tasks.problems.base import Problem
+
+_PACKAGES = (
+    "prima-bench",
+    "prima-bench-metrics",
+    "prima-bench-tasks",
+    "anndata",
+    "numpy",
+    "scipy",
+    "torch",
+    "torchmetrics",
+)
+
+
+def metric_identities(refs: Sequence[MetricRef]) -> list[dict[str, Any]]:
+    """What makes two metrics the same: name, version and parameters."""
+    return [{"name": r.name, "version": get_spec(r.name).version, "params": dict(r.params)} for r in refs]
+
+
+def score_records(
+    scores: Mapping[str, "Score"],
+    specs: Mapping[str, MetricSpec],
+    params: Mapping[str, Mapping[str, ParamValue]],
+    codes: Sequence[int],
+    unit_kind: str,
+) -> dict[str, ScoreRecord]:
+    """The record of every metric.
+
+    Args:
+        scores: Scores by metric reference.
+        specs: Specs by metric reference.
+        params: Parameters that differ from the defaults, by metric reference.
+        codes: Positions of the problem's units in ``Score.units``; others do not count.
+        unit_kind: What a unit is.
+    """
+    records = {}
+    for name, score in scores.items():
+        reasons = [score.undefined[c] for c in codes if c in score.undefined]
+        status: Literal["ok", "partial", "undefined"] = "partial" if reasons else "ok"
+        records[name] = ScoreRecord(
+            value=score.value,
+            status="undefined" if score.value is None else status,
+            reason=score.reason if score.value is None else _reason(reasons, len(codes), unit_kind),
+            version=specs[name].version,
+            params=dict(params[name]),
+            alias=None,
+            direction=specs[name].direction,
+            ci=None,
+            n_units=None if score.units is None else len(codes) - len(reasons),
+            n_undefined=len(reasons),
+            skill=None,
+        )
+    return records
+
+
+def units_record(scores: Mapping[str, "Score"], problem: "Problem") -> UnitsRecord:
+    """The value of every metric for every unit of the problem."""
+    values: dict[str, list[float | None]] = {}
+    undefined: dict[str, dict[str, str]] = {}
+    for name, score in scores.items():
+        if score.units is None:
+            continue
+        column = score.units.tolist()
+        values[name] = [None if math.isnan(column[c]) else float(column[c]) for c in problem.unit_codes]
+        undefined[name] = {
+            unit: score.undefined[code]
+            for unit, code in zip(problem.unit_ids, problem.unit_codes, strict=True)
+            if code in score.undefined
+        }
+    return UnitsRecord(
+        kind=problem.unit_kind, ids=problem.unit_ids, n_obs=problem.unit_n_obs, values=values, undefined=undefined
+    )
+
+
+def provenance(device: str, seconds: float) -> ProvenanceRecord:
+    """Versions of the installed distributions, device, ranks and time."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # metrics and tasks run without the other packages of the workspace
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return ProvenanceRecord(
+        packages=packages, device=device, world_size=ranks, created=created, wall_seconds=round(seconds, 3)
+    )
+
+
+def _reason(reasons: Sequence[str], n_units: int, unit_kind: str) -> str | None:
+    if not reasons:
+        return None
+    counted = "; ".join(f"{text} ({n})" for text, n in sorted(Counter(reasons).items()))
+    return f"{len(reasons)} of {n_units} units ({unit_kind}) are undefined: {counted}"

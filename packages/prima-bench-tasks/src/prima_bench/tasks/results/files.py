@@ -1,0 +1,74 @@
+"""Result files on disk: written whole or not at all, read within bounds.
+
+This module moves text; what the text means is the schema's business.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from prima_bench.tasks.errors import DataError
+
+MAX_BYTES = 256 * 1024 * 1024
+"""No result comes near this size: a larger file is something else."""
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` so that a reader sees the old file or the new one, never a part.
+
+    Raises:
+        DataError: If the folder is missing or cannot be written to.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    try:
+        with partial.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error.strerror or error}", hint="Is the folder there, and may you write to it?"
+        ) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a file that holds one strict JSON object: no NaN, no key twice.
+
+    Raises:
+        DataError: If there is no such file, it is larger than 256 MiB, or it is not such an object.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(raw) > MAX_BYTES:
+        raise DataError(f"{path} is larger than {MAX_BYTES >> 20} MiB, so it is not a result")
+    try:
+        document = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not strict JSON: {error}", hint="It may be cut off or edited by hand.") from error
+    if not isinstance(document, dict):
+        raise DataError(f"{path} holds a JSON {type(document).__name__}, not an object")
+    return document
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _unique_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in document:
+            raise ValueError(f"key {key!r} comes twice")
+        document[key] = value
+    return document

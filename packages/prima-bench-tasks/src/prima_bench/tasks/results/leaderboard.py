@@ -1,0 +1,247 @@
+"""Ranks results that may be compared, and keeps apart those that may not.
+
+Results are grouped by ``comparability_key``; each group is a board. Nothing is computed from predictions here: a board
+shows what the result files say.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from prima_bench.tasks.errors import DataError, UnknownNameError, UsageError
+from prima_bench.tasks.results.digest import round_significant
+from prima_bench.tasks.results.schema import EvalResult
+from prima_bench.tasks.results.text import ARROWS, number, table
+
+Source = str | PathLike[str] | EvalResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One model's line.
+
+    Attributes:
+        rank: 1 for the best; equal models share a rank and the next one is skipped. None below the line.
+        model: The model's name and version.
+        values: Every score, None where undefined.
+        reason: Why the row is not ranked.
+        paths: The files that hold this very result.
+        result_digest: Identity of the result.
+    """
+
+    rank: int | None
+    model: str
+    values: Mapping[str, float | None]
+    reason: str | None
+    paths: tuple[str, ...]
+    result_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """Results that may be compared.
+
+    Attributes:
+        task: ``name@version``.
+        dataset: ``name@version``.
+        comparability_key: What all rows share.
+        order_by: The metrics that rank the rows; later ones only part ties.
+        directions: ``"max"`` or ``"min"`` of every metric.
+        rows: Best first; rows without a rank last.
+        differs: What keeps this board apart from the earlier ones of the same task.
+    """
+
+    task: str
+    dataset: str
+    comparability_key: str
+    order_by: tuple[str, ...]
+    directions: Mapping[str, str]
+    rows: tuple[Row, ...]
+    differs: tuple[str, ...]
+
+    def tie_groups(self) -> list[list[str]]:
+        """The ranked models, those with equal scores together, best first."""
+        groups: dict[int, list[str]] = {}
+        for row in self.rows:
+            if row.rank is not None:
+                groups.setdefault(row.rank, []).append(row.model)
+        return list(groups.values())
+
+    def to_text(self) -> str:
+        """The board as a plain-text table, unranked rows below a line."""
+        columns = [*self.order_by, *(m for m in self.directions if m not in self.order_by)]
+        header = ("rank", "model", *(f"{m} {ARROWS[self.directions[m]]}" for m in columns))
+        shared = {r.rank for r in self.rows if sum(o.rank == r.rank for o in self.rows) > 1}
+        ranked = [
+            (f"{r.rank}{'=' if r.rank in shared else ''}", r.model, *(number(r.values[m]) for m in columns))
+            for r in self.rows
+            if r.rank is not None
+        ]
+        lines = [f"{self.task} on {self.dataset}", *(f"  differs in {d}" for d in self.differs)]
+        lines += table(header, ranked, right=(0, *range(2, len(header))))
+        lines += [f"not ranked: {r.model}: {r.reason}" for r in self.rows if r.rank is None]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A file of a folder that is no readable result."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaderboard:
+    """All boards, sorted by task and dataset, and the files that could not be read."""
+
+    boards: tuple[Board, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for strict JSON."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Strict JSON with a final newline."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_text(self) -> str:
+        """All boards as plain text."""
+        blocks = [board.to_text() for board in self.boards] or ["no results"]
+        blocks += [f"left out: {entry.path}: {entry.reason}" for entry in self.left_out]
+        return "\n\n".join(blocks)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def leaderboard(paths: Source | Iterable[Source]) -> Leaderboard:
+    """Rank results.
+
+    Args:
+        paths: Result files, folders (searched for ``*.json``), :class:`EvalResult` objects, or several of these.
+
+    Raises:
+        DataError: If a file that was named cannot be read as a result. In a folder such files are listed instead.
+        UsageError: If nothing was given.
+    """
+    sources = [paths] if isinstance(paths, str | PathLike | EvalResult) else list(paths)
+    if not sources:
+        raise UsageError("no results were given", hint="Name result files, or a folder that holds them.")
+    found: list[tuple[str, EvalResult]] = []
+    left_out: list[LeftOut] = []
+    for source in sources:
+        if isinstance(source, EvalResult):
+            found.append(("", source))
+        elif Path(source).is_dir():
+            for path in sorted(Path(source).rglob("*.json")):
+                try:
+                    found.append((str(path), EvalResult.load(path)))
+                except DataError as error:
+                    left_out.append(LeftOut(path=str(path), reason=error.message))
+        else:
+            found.append((str(source), EvalResult.load(source)))
+    return Leaderboard(boards=tuple(_boards(found)), left_out=tuple(left_out))
+
+
+def _boards(found: Iterable[tuple[str, EvalResult]]) -> list[Board]:
+    groups: dict[str, list[tuple[str, EvalResult]]] = {}
+    for path, result in found:
+        groups.setdefault(result.comparability_key, []).append((path, result))
+
+    def by_name(group: list[tuple[str, EvalResult]]) -> tuple[str, ...]:
+        first = group[0][1]
+        return (first.task.name, first.task.version, first.dataset.key, first.comparability_key)
+
+    boards: list[Board] = []
+    earlier: list[EvalResult] = []
+    for group in sorted(groups.values(), key=by_name):
+        first = group[0][1]
+        differs = tuple(d for other in earlier if other.task.name == first.task.name for d in differences(first, other))
+        earlier.append(first)
+        boards.append(_board(group, differs))
+    return boards
+
+
+def _board(group: list[tuple[str, EvalResult]], differs: tuple[str, ...]) -> Board:
+    first = group[0][1]
+    directions = {name: score.direction for name, score in first.scores.items()}
+    order_by, why_not = _order(first)
+    copies: dict[str, list[str]] = {}
+    results: dict[str, EvalResult] = {}
+    for path, result in group:
+        results[result.result_digest] = result
+        copies.setdefault(result.result_digest, []).extend([path] if path else [])
+
+    # An undefined value sorts behind all numbers, so the unranked rows come last and never move a rank.
+    keys = {digest: _sort_key(result, order_by) for digest, result in results.items()}
+    rows = []
+    for digest, result in sorted(results.items(), key=lambda item: (keys[item[0]], _model(item[1]), item[0])):
+        reason = why_not or _unrankable(result, order_by[0])
+        rank = None if reason else 1 + sum(key < keys[digest] for key in keys.values())
+        values = {name: score.value for name, score in result.scores.items()}
+        paths = tuple(sorted(copies[digest]))
+        rows.append(
+            Row(rank=rank, model=_model(result), values=values, reason=reason, paths=paths, result_digest=digest)
+        )
+    return Board(
+        task=f"{first.task.name}@{first.task.version}",
+        dataset=first.dataset.key,
+        comparability_key=first.comparability_key,
+        order_by=order_by,
+        directions=directions,
+        rows=tuple(rows),
+        differs=differs,
+    )
+
+
+def _order(result: EvalResult) -> tuple[tuple[str, ...], str | None]:
+    from prima_bench.tasks.registry import get_task
+
+    try:
+        primary = get_task(result.task.name).spec.primary
+    except UnknownNameError:
+        return (), f"the task {result.task.name} is not installed here, so its primary metrics are unknown"
+    computed = tuple(name for name in primary if name in result.scores)
+    return computed, None if computed else f"none of the task's primary metrics ({', '.join(primary)}) was computed"
+
+
+def _sort_key(result: EvalResult, order_by: Iterable[str]) -> tuple[tuple[bool, float], ...]:
+    key = []
+    for name in order_by:
+        score = result.scores[name]
+        sign = -1.0 if score.direction == "max" else 1.0
+        key.append((True, 0.0) if score.value is None else (False, sign * round_significant(score.value)))
+    return tuple(key)
+
+
+def _unrankable(result: EvalResult, primary: str) -> str | None:
+    score = result.scores[primary]
+    return f"{primary} is undefined: {score.reason}" if score.value is None else None
+
+
+def _model(result: EvalResult) -> str:
+    name = result.model.name or "unnamed"
+    return f"{name} {result.model.version}" if result.model.version else name
+
+
+def differences(a: EvalResult, b: EvalResult) -> list[str]:
+    """The fields that keep two results from being compared, each with both values; empty when they may be."""
+    found = []
+    for part in ("task", "dataset"):
+        mine, theirs = getattr(a, part).model_dump(), getattr(b, part).model_dump()
+        found += [f"{part}.{k}: {mine[k]}, elsewhere {theirs[k]}" for k in mine if mine[k] != theirs[k]]
+    only_a, only_b = [sorted(set(x.scores) - set(y.scores)) for x, y in ((a, b), (b, a))]
+    if only_a or only_b:
+        found.append(f"metrics: {', '.join(only_a) or 'none more'}, elsewhere {', '.join(only_b) or 'none more'}")
+    for name in a.scores:
+        if name in b.scores:
+            for field in ("version", "params"):
+                mine, theirs = getattr(a.scores[name], field), getattr(b.scores[name], field)
+                if mine != theirs:
+                    found.append(f"{field} of {name}: {mine}, elsewhere {theirs}")
+    return found

@@ -1,0 +1,293 @@
+"""The result of an evaluation as one typed object, the same in memory and on disk (schema 1.0).
+
+Other programs read these names: they keep their meaning and order for as long as the schema is 1.x. This module only
+describes, builds, saves and loads; scores are computed in ``evaluation`` and shown by ``text`` and ``html``.
+"""
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from prima_bench.tasks.errors import DataError
+from prima_bench.tasks.results import html, text
+from prima_bench.tasks.results.digest import comparability_key, result_digest
+from prima_bench.tasks.results.files import read_json_object, write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "prima-bench/eval-result"
+SCHEMA_VERSION = "1.0"
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+ParamValue = str | int | float | bool
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True)
+
+
+class TaskRecord(_Record):
+    """Which contract was evaluated."""
+
+    name: str
+    version: str
+    digest: Digest
+
+
+class DatasetRecord(_Record):
+    """What was scored against; a user's own data have the name ``local``."""
+
+    name: str
+    version: str
+    digest: Digest
+    solution_digest: Digest
+
+    @property
+    def key(self) -> str:
+        """``name@version``."""
+        return f"{self.name}@{self.version}"
+
+
+class ModelRecord(_Record):
+    """Whose predictions they are, as the user says."""
+
+    name: str | None = None
+    version: str | None = None
+    params: dict[str, ParamValue | None] = Field(default_factory=dict)
+
+
+class PredictionsRecord(_Record):
+    """What was handed in.
+
+    Attributes:
+        fingerprint: Digest of ids and values, free of row order and sharding.
+        n_rows: Distinct rows that were scored.
+        n_units: Units (perturbations, classes) that they cover.
+        coverage: Share of what had to be predicted that was.
+        duplicates_dropped: Equal repeats (padding of a sampler) that counted once.
+    """
+
+    fingerprint: Digest
+    n_rows: Count
+    n_units: Count
+    coverage: Annotated[float, Field(ge=0, le=1)]
+    duplicates_dropped: Count
+
+
+class ScoreRecord(_Record):
+    """One metric's score.
+
+    Attributes:
+        value: The score; None when it is undefined, which is never 0 and never NaN.
+        status: ``"ok"``, ``"partial"`` (some units undefined) or ``"undefined"`` (no value).
+        reason: Why there is no value, or why units are missing.
+        version: Version of the metric.
+        params: The parameters that differ from the metric's defaults.
+        alias: Another tool's name for this column; None for now.
+        direction: Whether larger or smaller is better.
+        ci: Interval over units; None for now.
+        n_units: Units that the value is averaged over; None for a metric without units.
+        n_undefined: Units left out because the metric does not exist there.
+        skill: Share of the way from the naive baseline to the ceiling; None for now.
+    """
+
+    value: float | None
+    status: Literal["ok", "partial", "undefined"]
+    reason: str | None
+    version: Annotated[int, Field(ge=1)]
+    params: dict[str, ParamValue]
+    alias: str | None
+    direction: Literal["max", "min"]
+    ci: tuple[float, float] | None
+    n_units: Count | None
+    n_undefined: Count
+    skill: float | None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if (self.value is None) != (self.status == "undefined"):
+            raise ValueError(f"status {self.status!r} contradicts value {self.value!r}")
+        return self
+
+
+class UnitsRecord(_Record):
+    """Every metric's value for every unit (perturbation, class).
+
+    Attributes:
+        kind: What a unit is.
+        ids: The units' names.
+        n_obs: The solution's rows of each unit.
+        values: Per metric, one value for each unit, None where undefined.
+        undefined: Per metric, the reasons by unit id.
+    """
+
+    kind: str
+    ids: list[str]
+    n_obs: list[Count]
+    values: dict[str, list[float | None]]
+    undefined: dict[str, dict[str, str]]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        sizes = {"n_obs": len(self.n_obs), **{name: len(column) for name, column in self.values.items()}}
+        for name, size in sizes.items():
+            if size != len(self.ids):
+                raise ValueError(f"{name} has {size} entries for {len(self.ids)} units")
+        return self
+
+
+class ProvenanceRecord(_Record):
+    """Where, when and with what; no part of the result's identity."""
+
+    packages: dict[str, str]
+    device: str
+    world_size: Annotated[int, Field(ge=1)]
+    created: str
+    wall_seconds: Annotated[float, Field(ge=0)]
+
+
+class EvalResult(_Record):
+    """The result of one evaluation.
+
+    ``result.scores["accuracy"].value`` is a score, ``result.per_unit`` a table with a row per unit,
+    ``result.save(path)`` and ``EvalResult.load(path)`` keep it. Two runs of the same predictions have the same
+    ``result_digest``; results may be compared when their ``comparability_key`` is the same.
+    """
+
+    schema_name: Literal["prima-bench/eval-result"] = Field(alias="schema")
+    schema_version: Literal["1.0"]
+    task: TaskRecord
+    dataset: DatasetRecord
+    comparability_key: Digest
+    model: ModelRecord
+    predictions: PredictionsRecord
+    scores: dict[str, ScoreRecord]
+    units: UnitsRecord
+    provenance: ProvenanceRecord
+    flags: list[str]
+    result_digest: Digest
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        task: TaskRecord,
+        dataset: DatasetRecord,
+        metrics: list[dict[str, Any]],
+        model: ModelRecord,
+        predictions: PredictionsRecord,
+        scores: dict[str, ScoreRecord],
+        units: UnitsRecord,
+        provenance: ProvenanceRecord,
+        flags: list[str],
+    ) -> Self:
+        """Put the parts together and add both digests.
+
+        Args:
+            task: The task.
+            dataset: The dataset.
+            metrics: ``name``, ``version`` and ``params`` of each metric, for the comparability key.
+            model: The model.
+            predictions: The predictions.
+            scores: The scores by metric reference.
+            units: The units.
+            provenance: The provenance.
+            flags: What a reader must know before trusting a score.
+        """
+        document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "task": task.model_dump(),
+            "dataset": dataset.model_dump(),
+            "comparability_key": comparability_key(task.model_dump(), dataset.model_dump(), metrics),
+            "model": model.model_dump(),
+            "predictions": predictions.model_dump(),
+            "scores": {name: score.model_dump() for name, score in scores.items()},
+            "units": units.model_dump(),
+            "provenance": provenance.model_dump(),
+            "flags": sorted(flags),
+        }
+        return cls.model_validate(document | {"result_digest": result_digest(document)})
+
+    @property
+    def per_unit(self) -> "pd.DataFrame":
+        """A row per unit: ``n_obs`` (the solution's rows), then a column per metric that has units.
+
+        Undefined values are NaN here (a table has no other word for them); ``units.undefined`` has the reasons.
+        """
+        import pandas as pd
+
+        index = pd.Index(self.units.ids, name=self.units.kind, dtype="str")
+        columns = {name: pd.Series(v, index=index, dtype="float64") for name, v in self.units.values.items()}
+        return pd.DataFrame({"n_obs": pd.Series(self.units.n_obs, index=index, dtype="int64"), **columns})
+
+    def to_json(self) -> str:
+        """The document as strict JSON, keys in the schema's order, with a final newline."""
+        return json.dumps(self.model_dump(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the result to a file, whole or not at all.
+
+        Raises:
+            DataError: If the file cannot be written.
+        """
+        target = Path(path)
+        write_atomically(target, self.to_json())
+        return target
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a result that :meth:`save` wrote.
+
+        Raises:
+            DataError: If the file is missing, too large, no strict JSON, not of this schema, or was changed since.
+        """
+        document = read_json_object(Path(path))
+        _check_schema(document, Path(path))
+        try:
+            # JSON has no tuples: validating as JSON lets an array fill one, and is strict otherwise.
+            result = cls.model_validate_json(json.dumps(document))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the document"
+            raise DataError(
+                f"{path} is not a result of schema {SCHEMA_VERSION}: {where}: {first['msg']}",
+                hint=f"{error.error_count()} such problem(s). It may be edited by hand; evaluate again.",
+            ) from error
+        if result_digest(document) != result.result_digest:
+            raise DataError(
+                f"{path} was changed after it was written: its contents no longer match its result_digest",
+                hint="Evaluate the predictions again; results are not to be edited.",
+            )
+        return result
+
+    def to_text(self) -> str:
+        """The scores as a plain-text table."""
+        return text.result_text(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name}={text.number(score.value)}" for name, score in self.scores.items())
+        model = "" if self.model.name is None else f"{self.model.name!r} on "
+        return f"<EvalResult {model}{self.task.name} / {self.dataset.key}: {scores}>"
+
+    def _repr_html_(self) -> str:
+        return html.result_html(self)
+
+
+def _check_schema(document: dict[str, Any], path: Path) -> None:
+    if document.get("schema") != SCHEMA:
+        raise DataError(f"{path} is no evaluation result", hint=f'A result begins with "schema": "{SCHEMA}".')
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {version!r}; this release reads {SCHEMA_VERSION}",
+            hint="It was written by another release of prima-bench: upgrade to read it.",
+        )
