@@ -95,7 +95,7 @@ def read_h5ad(path: Path, split: str) -> "AnnData":
         raise DataError(f"{path} is not a file", hint="Pass a path that fetch_data returned.")
     try:
         cells = anndata.read_h5ad(path)
-    except (OSError, KeyError, ValueError, AttributeError, anndata.io.AnnDataReadError) as error:
+    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path} cannot be read as AnnData: {error}") from error
     if cells.uns.get("split", split) != split:
         raise UsageError(f"{path} is a {cells.uns['split']} artifact, not {split}", hint="Swap the path or the split.")

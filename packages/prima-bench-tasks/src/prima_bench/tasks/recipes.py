@@ -47,10 +47,11 @@ def build_dataset(name: str, directory: str | Path) -> dict[str, BuiltArtifact]:
         UnknownNameError: If there is no such dataset.
         DataError: If its raw source is missing or is not the known one, or the folder is not empty.
     """
+    module = get_dataset(name).module
     folder = Path(directory)
     if not folder.is_dir() or any(folder.iterdir()):
         raise DataError(f"{folder} is not an empty folder", hint="A recipe writes into a fresh folder.")
-    get_dataset(name).module.build(folder)
+    module.build(folder)
     return {role: _measure(folder / f"{role}.h5ad") for role in ROLES}
 
 
@@ -80,10 +81,12 @@ def write_artifact(cells: "AnnData", path: Path) -> None:
     stored = cells.copy()
     uns, stored.uns = dict(stored.uns), {}
     for frame in (stored.obs, stored.var):
-        frame.index = frame.index.astype(object)
+        frame.index = frame.index.astype(object).rename(None)
     with h5py.File(path, "w") as file:
         write_elem(file, "/", stored, dataset_kwargs={"compression": "gzip", "compression_opts": 9, "shuffle": True})
         write_elem(file, "uns", uns)  # apart, since HDF5 filters do not apply to single strings
+        if stored.raw is None:
+            file.pop("raw", None)  # some versions of anndata write that there is nothing
 
 
 def installed_file(package: str, path: str, *, sha256: str) -> Path:

@@ -31,14 +31,14 @@ SPEC = DatasetSpec(
         ArtifactSpec(
             role="train",
             uri="package://prima_bench.tasks/data/perturbsim-1.0.0/train.h5ad",
-            sha256="a7818ff394569836f4be39b1fd41204f0416302d83190de7373612efaf4292bc",
+            sha256="4a16d7b2343d0cecfba0e423a784dd4bed1a7dcccbe60732da984318f7cf3239",
             size=1_926_384,
             contents="Counts of control cells and of cells under 44 single and 5 double perturbations.",
         ),
         ArtifactSpec(
             role="test",
             uri="package://prima_bench.tasks/data/perturbsim-1.0.0/test.h5ad",
-            sha256="83334120daa8aab3ec35278e8794c1b3c667c5071e3fe672d904cfd0bb1755c9",
+            sha256="1073b0d9a1846fef8e6664eb231adaf09cc60de50d75e6ba500dcc715981b452",
             size=428_951,
             contents=(
                 'The cells to predict (`obs["to_predict"]`), with perturbation, batch and context but `X` censored '
@@ -48,7 +48,7 @@ SPEC = DatasetSpec(
         ArtifactSpec(
             role="solution",
             uri="package://prima_bench.tasks/data/perturbsim-1.0.0/solution.h5ad",
-            sha256="bc4f5f6a5955553de2dad9490ccb8030baefb569061f4b369cedcac06745d115",
+            sha256="f5445732ca5bd6e011c65d7897be4bd34cd85976eb91ba66016757fa3f35b256",
             size=1_317_133,
             contents="The rows of test with all counts.",
         ),
