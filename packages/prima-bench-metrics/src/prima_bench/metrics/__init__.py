@@ -7,7 +7,7 @@ import torch. Metric classes are found by name through the catalog, those of plu
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prima_bench.metrics.base import Batch, BufferedMetric, Field, Score
@@ -26,24 +26,43 @@ if TYPE_CHECKING:
     from prima_bench.metrics.rows import RowMatrix, SparseRows
     from prima_bench.metrics.spec import MetricRef, MetricSpec, Param
 
+__all__ = [
+    "Batch",
+    "BufferedMetric",
+    "ConflictingRowsError",
+    "Field",
+    "InputError",
+    "MetricError",
+    "MetricNameError",
+    "MetricRef",
+    "MetricSpec",
+    "Panel",
+    "Param",
+    "PerturbationReference",
+    "ReferenceDataError",
+    "RowMatrix",
+    "Score",
+    "SparseRows",
+    "SyncError",
+    "get_spec",
+    "list_specs",
+    "load_metric",
+    "parse_ref",
+    "resolve_device",
+]
+
 _HOME = {
     "Batch": "base",
     "BufferedMetric": "base",
-    "ConflictingRowsError": "errors",
     "Field": "base",
-    "InputError": "errors",
-    "MetricError": "errors",
-    "MetricNameError": "errors",
     "MetricRef": "spec",
     "MetricSpec": "spec",
     "Panel": "panel",
     "Param": "spec",
     "PerturbationReference": "perturbation.reference",
-    "ReferenceDataError": "errors",
     "RowMatrix": "rows",
     "Score": "base",
     "SparseRows": "rows",
-    "SyncError": "errors",
     "get_spec": "catalog",
     "list_specs": "catalog",
     "load_metric": "catalog",
@@ -52,29 +71,25 @@ _HOME = {
 }
 
 
-def _metric_modules() -> dict[str, str]:
-    """The module of each metric class, by class name."""
-    catalog = import_module("prima_bench.metrics.catalog")
-    return {e.spec.implementation: e.module for e in catalog.catalog()[0].values()}
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        if name == "__all__":
-            return __dir__()
-        if name in _HOME:
-            module = f"{__name__}.{_HOME[name]}"
-        elif name[:1].isupper():
-            module = _metric_modules().get(name)
-        else:
-            module = None
-        if module is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(module), name)
-        globals()[name] = value
-        return value
+def __getattr__(name: str) -> "type[BufferedMetric]":
+    """Import what is asked for; type checkers see every other name as a metric class."""
+    if name in __all__:
+        module = f"{__name__}.{_HOME.get(name, 'errors')}"
+    elif name[:1].isupper() and name in (metrics := _metric_modules()):
+        module = metrics[name]
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: type[BufferedMetric] = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*_HOME, *_metric_modules()})
+    return sorted({*__all__, *_metric_modules()})
+
+
+def _metric_modules() -> dict[str, str]:
+    """The module of each metric class, by class name."""
+    from prima_bench.metrics.catalog import catalog
+
+    return {entry.spec.implementation: entry.module for entry in catalog()[0].values()}

@@ -44,7 +44,6 @@ class Field:
 def check_chunk(
     fields: tuple[Field, ...],
     given: Mapping[str, Tensor | SparseRows | None],
-    index: Tensor | None,
     *,
     device: torch.device,
     owned: bool,
@@ -52,14 +51,13 @@ def check_chunk(
     """Check one update's inputs and make them the buffer's own.
 
     Args:
-        fields: What the metric declares.
+        fields: What is declared, the index among it.
         given: Values by field name; None is the same as leaving the field out.
-        index: The rows' ids, integer ``[n]``; None when the buffer is to number them.
         device: Where the rows are kept.
         owned: Whether the tensors already belong to the buffer, so that no copy is needed.
 
     Returns:
-        The kept tensors by field name, and ``"index"`` (int64) when it was given.
+        The kept values by field name, in the order of the declaration.
 
     Raises:
         InputError: If a field is unknown or missing, or has the wrong type, shape, dtype or content.
@@ -73,10 +71,6 @@ def check_chunk(
         if not field.optional and field.name not in present:
             raise InputError(f"field {field.name!r} is missing")
     chunk: Chunk = {n: _checked(known[n], present[n], device, owned) for n in known if n in present}
-    if index is not None:
-        if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype not in _INTEGERS:
-            raise InputError("index must be a 1-d tensor of integers")
-        chunk["index"] = _own(index, torch.int64, device, owned)
     sizes = {name: value.shape[0] for name, value in chunk.items()}
     if len(set(sizes.values())) > 1:
         raise InputError(f"all inputs need the same number of rows, not {_listed(sizes)}")
@@ -165,7 +159,7 @@ def _first_non_finite(x: Tensor) -> int | None:
 
 
 def _scan(x: Tensor) -> tuple[Tensor, ...]:
-    return x.reshape(-1).split(_SCAN_ELEMENTS) if x.numel() else ()
+    return torch.split(x.reshape(-1), _SCAN_ELEMENTS) if x.numel() else ()
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

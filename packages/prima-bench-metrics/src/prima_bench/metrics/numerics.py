@@ -30,10 +30,12 @@ def tree_sum(x: Tensor, dim: int = 0) -> Tensor:
     x = x.movedim(dim, 0).to(torch.float64)
     if x.shape[0] == 0:
         return torch.zeros(x.shape[1:], dtype=torch.float64, device=x.device)
-    while x.shape[0] > 1:
-        even = x.shape[0] // 2 * 2
-        paired = x[0:even:2] + x[1:even:2]
-        x = paired if even == x.shape[0] else torch.cat([paired, x[even:]])
+    while (n := x.shape[0]) > 1:
+        paired = x.new_empty((n - n // 2, *x.shape[1:]))
+        torch.add(x[0 : n - n % 2 : 2], x[1::2], out=paired[: n // 2])
+        if n % 2:
+            paired[-1] = x[-1]
+        x = paired
     return x[0] + 0.0  # a sum of negative zeros is zero, as it is where zeros are not stored
 
 
@@ -118,8 +120,8 @@ def _sum_runs(rows: RowMatrix, positions: Tensor, start: Tensor, length: Tensor,
         block = padded
     block = block.view(len(start), longest, -1)
     # A few columns at a time stay in the processor's cache through all levels of the tree.
-    width = max(16, _BLOCK_ELEMENTS // 16 // block.shape[:2].numel())
-    return torch.cat([tree_sum(part, dim=1) for part in block.split(width, dim=2)], dim=1)
+    width = max(16, _BLOCK_ELEMENTS // 2 // block.shape[:2].numel())
+    return torch.cat([tree_sum(part, dim=1) for part in torch.split(block, width, dim=2)], dim=1)
 
 
 def constant_rows(x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -162,8 +162,9 @@ class RowMatrix:
                 out.index_copy_(0, slots, chunk.index_select(0, rows).to(self.dtype))
             else:
                 lengths, where = self._stored(number, rows)
-                row = torch.repeat_interleave(slots, lengths)
-                out[row, chunk.columns[where].to(torch.int64)] = chunk.values[where].to(self.dtype)
+                place = torch.repeat_interleave(slots * self.shape[1], lengths, output_size=len(where))
+                place += chunk.columns.index_select(0, where)
+                out.view(-1).scatter_(0, place, chunk.values.index_select(0, where).to(self.dtype))
         return out
 
     def equal_rows(self, a: Tensor, b: Tensor, rows_per_block: int = 256) -> Tensor:
@@ -226,7 +227,8 @@ class RowMatrix:
             if isinstance(chunk, SparseRows):
                 own, where = self._stored(number, rows)
                 lengths[slots] = own
-                parts.append((torch.repeat_interleave(slots, own), chunk.columns[where], chunk.values[where].double()))
+                columns, values = chunk.columns.index_select(0, where), chunk.values.index_select(0, where)
+                parts.append((torch.repeat_interleave(slots, own), columns, values.to(torch.float64)))
         slot, columns, values = (torch.cat([p[i] for p in parts]) for i in range(3))
         order = torch.sort(slot, stable=True).indices
         return lengths, columns[order], values[order]
