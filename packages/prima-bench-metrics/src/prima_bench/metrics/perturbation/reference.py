@@ -18,7 +18,11 @@ from prima_bench.metrics.rows import RowMatrix, SparseRows
 
 ExcludeTargets = Literal["none", "own", "panel"]
 
-_FIELDS = (Field("x", "real", "rows"), Field("group", "integer", "scalar"))
+_FIELDS = (
+    Field("x", "real", "rows"),
+    Field("group", "integer", "scalar"),
+    Field("index", "integer", "scalar", optional=True),
+)
 _NAMED = 5
 
 
@@ -95,7 +99,7 @@ class PerturbationReference:
         if num_perturbations < 1:
             raise InputError(f"num_perturbations must be at least 1, not {num_perturbations}")
         check_scale(scale)
-        chunk = check_chunk(_FIELDS, {"x": x, "group": group}, index, device=x.device, owned=True)
+        chunk = check_chunk(_FIELDS, {"x": x, "group": group, "index": index}, device=x.device, owned=True)
         matrix, codes = chunk["x"], cast(Tensor, chunk["group"])
         check_codes(codes, num_perturbations)
         order = _order(chunk.get("index"))
