@@ -141,7 +141,7 @@ def test_broken_plugins_are_told_and_hide_nothing(plug: Plug) -> None:
             "plugged/h_helper.py": "def helper(): ...",
             "plugged/z_good.py": good,
         },
-        datasets=("plugged", "plugged.h_helper", "not_installed.anywhere"),
+        datasets=("plugged", "plugged.z_good", "plugged.h_helper", "not_installed.anywhere"),
     )
     assert r.list_datasets() == ["good@1.0.0", "pbmc68k@1.0.0", "perturbsim@1.0.0"]
     assert r.get_dataset("pbmc68k").module_name == "prima_bench.tasks.datasets.pbmc68k"

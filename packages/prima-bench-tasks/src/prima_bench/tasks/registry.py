@@ -9,8 +9,10 @@ catalog.
 
 import importlib
 import importlib.metadata
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 
 from prima_bench.metrics.catalog import BrokenModule, catalog, list_specs
@@ -207,29 +209,34 @@ def registry() -> Registry:
     return Registry(dict(sorted(tasks.items())), dict(sorted(datasets.items())), tuple(broken))
 
 
-def _specs[S: (TaskSpec, DatasetSpec)](
+def _specs[S: TaskSpec | DatasetSpec](
     built_in: str, group: str, kind: type[S], broken: list[BrokenModule]
 ) -> list[tuple[str, S]]:
     """The specs of one kind with their modules, built-in ones first; what cannot be read goes to ``broken``."""
-    plugins = sorted(importlib.metadata.entry_points(group=group), key=lambda e: (e.name, e.value))
+    named = sorted(entry.module for entry in importlib.metadata.entry_points(group=group))
     found: list[tuple[str, S]] = []
-    for root in dict.fromkeys((built_in, *(e.module for e in plugins))):
+    for module, path in _files((built_in, *named), broken).items():
         try:
-            files = list(modules_under(root))
+            spec = read_spec(path)
+        except (ValueError, TypeError, SyntaxError, OSError) as error:
+            broken.append(BrokenModule(module, f"{type(error).__name__}: {error}"))
+            continue
+        if isinstance(spec, kind):
+            found.append((module, spec))
+        elif spec is not None or module in named:
+            broken.append(BrokenModule(module, f"holds no SPEC = {kind.__name__}(...)"))
+    return found
+
+
+def _files(roots: Iterable[str], broken: list[BrokenModule]) -> dict[str, Path]:
+    """The file of every module that the roots stand for, each module once."""
+    files: dict[str, Path] = {}
+    for root in roots:
+        try:
+            files |= {module: path for module, path in modules_under(root) if module not in files}
         except ImportError as error:
             broken.append(BrokenModule(root, f"{type(error).__name__}: {error}"))
-            continue
-        for module, path in files:
-            try:
-                spec = read_spec(path)
-            except (ValueError, TypeError, SyntaxError, OSError) as error:
-                broken.append(BrokenModule(module, f"{type(error).__name__}: {error}"))
-                continue
-            if isinstance(spec, kind):
-                found.append((module, spec))
-            elif spec is not None or module == root:
-                broken.append(BrokenModule(module, f"holds no SPEC = {kind.__name__}(...)"))
-    return found
+    return files
 
 
 def _newest(name: str, datasets: dict[str, DatasetEntry]) -> DatasetEntry | None:

@@ -105,7 +105,7 @@ def build(directory: Path) -> None:
             cells = anndata.AnnData(obs=obs, uns={"classes": classes.astype(object)})
         else:
             cells = anndata.AnnData(X=x[rows], obs=obs, var=pd.DataFrame(index=source.raw.var_names.astype(object)))
-        cells.uns |= {"dataset": SPEC.key, "split": split}
+        cells.uns.update(dataset=SPEC.key, split=split)
         write_artifact(cells, directory / f"{split}.h5ad")
 
 

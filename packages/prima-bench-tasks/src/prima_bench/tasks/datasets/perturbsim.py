@@ -149,7 +149,7 @@ def build(directory: Path) -> None:
         cells = _artifact(truth, x, labels[rows], batches[rows], np.flatnonzero(rows))
         if split != "train":
             cells.obs["to_predict"] = to_predict[rows]
-        cells.uns |= {"dataset": SPEC.key, "split": split}
+        cells.uns.update(dataset=SPEC.key, split=split)
         write_artifact(cells, directory / f"{split}.h5ad")
 
 

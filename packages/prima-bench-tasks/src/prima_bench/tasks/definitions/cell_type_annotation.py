@@ -186,7 +186,8 @@ def _dense(cells: "AnnData") -> "npt.NDArray[np.float64]":
     import numpy as np
     from scipy.sparse import issparse
 
-    return np.asarray(cells.X.toarray() if issparse(cells.X) else cells.X, dtype=np.float64)
+    x: Any = cells.X
+    return np.asarray(x.toarray() if issparse(x) else x, dtype=np.float64)
 
 
 def _predictions(
@@ -198,9 +199,8 @@ def _predictions(
     from anndata import AnnData
 
     stored = scores.astype(np.float32)
-    labels = pd.Categorical.from_codes(stored.argmax(axis=1), categories=classes.astype(object))
-    return AnnData(
-        obs=pd.DataFrame({label_key: labels}, index=test.obs_names),
-        obsm={f"{label_key}_scores": stored},
-        uns={"classes": classes.astype(object)},
-    )
+    labels = pd.Categorical.from_codes(stored.argmax(axis=1), categories=pd.Index(classes, dtype=object))
+    predictions = AnnData(obs=pd.DataFrame({label_key: labels}, index=test.obs_names))
+    predictions.obsm[f"{label_key}_scores"] = stored
+    predictions.uns["classes"] = classes.astype(object)
+    return predictions

@@ -193,4 +193,4 @@ def _cells_to_predict(test: "AnnData") -> "np.ndarray[tuple[int], np.dtype[np.in
 def _predictions(test: "AnnData", rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", x: Any) -> "AnnData":
     from anndata import AnnData
 
-    return AnnData(X=x, obs=test.obs.iloc[rows].copy(), var=test.var.copy())
+    return AnnData(X=x, obs=test.obs.iloc[rows].copy(), var=test.var.copy())  # type: ignore[arg-type]  # in memory
