@@ -1,0 +1,1 @@
+../../packages/prima-bench/src/prima_bench/__main__.py
