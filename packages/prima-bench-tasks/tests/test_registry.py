@@ -162,6 +162,13 @@ def test_broken_plugins_are_told_and_hide_nothing(plug: Plug) -> None:
         assert part in reasons[module]
 
 
+@pytest.mark.parametrize("value", ["", ":attr", "two words", "plugged..twice", ".leading", "sys", "plugged.data"])
+def test_a_malformed_entry_point_is_told_and_hides_nothing(plug: Plug, value: str) -> None:
+    plug({"plugged/__init__.py": "", "plugged/data": "no module"}, datasets=(value,))
+    assert r.list_datasets() == ["pbmc68k@1.0.0", "perturbsim@1.0.0"]
+    assert len(r.broken_modules()) == 1
+
+
 def test_a_plugin_adds_a_task(plug: Plug) -> None:
     text = Path(r.get_task("cell_type_annotation").module.__file__ or "").read_text()
     mine = text.replace('name="cell_type_annotation"', 'name="my_annotation"', 1)

@@ -213,7 +213,7 @@ def _specs[S: TaskSpec | DatasetSpec](
     built_in: str, group: str, kind: type[S], broken: list[BrokenModule]
 ) -> list[tuple[str, S]]:
     """The specs of one kind with their modules, built-in ones first; what cannot be read goes to ``broken``."""
-    named = sorted(entry.module for entry in importlib.metadata.entry_points(group=group))
+    named = sorted(e.value.partition(":")[0].strip() for e in importlib.metadata.entry_points(group=group))
     found: list[tuple[str, S]] = []
     for module, path in _files((built_in, *named), broken).items():
         try:
@@ -234,7 +234,7 @@ def _files(roots: Iterable[str], broken: list[BrokenModule]) -> dict[str, Path]:
     for root in roots:
         try:
             files |= {module: path for module, path in modules_under(root) if module not in files}
-        except ImportError as error:
+        except (ImportError, ValueError) as error:
             broken.append(BrokenModule(root, f"{type(error).__name__}: {error}"))
     return files
 

@@ -26,6 +26,7 @@ def modules_under(root: str) -> Iterator[tuple[str, Path]]:
 
     Raises:
         ImportError: If there is no such module, or it is not made of Python source.
+        ValueError: If the name is empty or has an empty part.
     """
     location = _locate(root)
     if isinstance(location, Path):

@@ -26,11 +26,11 @@ SPEC = TaskSpec(
     artifact="anndata",
     prediction=(
         "One row for each cell of `test`, under the same `obs_names`, in any order and in any number of shards. Either "
-        "labels: an AnnData or DataFrame with the column `cell_type` (or a Series), spelled as in the training labels; "
-        'or scores: `obsm["cell_type_scores"]`, one column per class, as a DataFrame whose columns are the class '
-        'names or as an array whose columns are named by `uns["classes"]`. Where there are scores they decide: the '
-        "label is the class of the highest score. Metrics of probabilities need scores. "
-        "The label `unknown` abstains."
+        "labels: an AnnData or DataFrame with the column `cell_type`, or a Series, spelled as in the training labels; "
+        'or class probabilities: `obsm["cell_type_scores"]`, one column per class and a sum of 1 in each row, as a '
+        'DataFrame whose columns are the class names, or as an array whose columns `uns["classes"]` names. Where '
+        "there are scores they decide, labels beside them must agree, and only then are metrics of probabilities "
+        "defined. The label `unknown` abstains."
     ),
     example="""\
 from sklearn.neighbors import KNeighborsClassifier
