@@ -85,10 +85,10 @@ def check_output(path: Path, *, suffix: str) -> Path:
     Raises:
         UsageError: If the folder does not exist, the path is a folder, or the suffix is another.
     """
-    if path.suffix != suffix:
-        raise UsageError(f"--output {path}: the name must end in {suffix}")
     if path.is_dir():
-        raise UsageError(f"--output {path}: is a folder", hint="Name a file.")
+        raise UsageError(f"--output {path}: is a folder", hint=f"Name a file in it: {path / ('name' + suffix)}")
+    if path.suffix != suffix:
+        raise UsageError(f"--output {path}: the name must end in {suffix}", hint=f"Try {path.with_suffix(suffix)}")
     if not path.parent.is_dir():
         raise UsageError(
             f"--output {path}: the folder {path.parent} does not exist", hint=f"Create it: mkdir -p {path.parent}"

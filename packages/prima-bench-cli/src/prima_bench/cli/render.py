@@ -88,7 +88,9 @@ def cut(line: str, limit: int | None) -> str:
     >>> cut("perturbation", 8)
     'perturb…'
     """
-    return line if limit is None or len(line) <= limit else line[: max(limit - 1, 0)] + "…"
+    if limit is None or len(line) <= limit:
+        return line
+    return line[:limit] if set(line) == {"─"} else line[: max(limit - 1, 0)] + "…"
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:

@@ -67,7 +67,7 @@ def _one_task(task: str, output: Path, steps: Steps) -> list[str]:
     spec = registry.get_task(task).spec
     steps(f"{task}: fetching {spec.default_dataset}")
     fetch_data(task=task)
-    write(heading(f"{spec.title}: {task} on {spec.default_dataset}"))
+    write(heading(spec.title))
     results: list[EvalResult] = []
     disagreeing: list[str] = []
     for baseline in spec.baselines:

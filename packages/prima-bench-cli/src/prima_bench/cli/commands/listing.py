@@ -5,7 +5,7 @@
 import typer
 
 from prima_bench.cli.options import Json, OptionalTask
-from prima_bench.cli.render import on_terminal, remark, table, write, write_json
+from prima_bench.cli.render import facts, on_terminal, remark, write, write_json
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.tasks import registry
 
@@ -61,8 +61,8 @@ def metrics(task: OptionalTask = None, as_json: Json = False) -> None:
 def _show(entries: list[tuple[str, str]], *, as_json: bool) -> None:
     if as_json:
         write_json([name for name, _ in entries])
-    elif on_terminal():
-        write(table(["name", "what it is"], entries))
+    elif on_terminal() and entries:
+        write(facts(entries))
     elif entries:
         write("\n".join(name for name, _ in entries))
     for broken in registry.broken_modules():

@@ -28,7 +28,7 @@ def build(
         Path, typer.Option("--output", "-o", metavar="DIR", help="Empty folder for the files; made when missing.")
     ],
 ) -> None:
-    """Run the recipe of a dataset: writes train.h5ad, test.h5ad and solution.h5ad, and prints their digests.
+    """Run the recipe of a dataset: writes train.h5ad, test.h5ad and solution.h5ad, and prints their digests and sizes.
 
     The files are compared with what is registered; ends with 6 if one differs, since other bytes are another version.
 
@@ -44,7 +44,7 @@ def build(
     with Steps() as steps:
         steps(f"building {key}")
         built = build_dataset(key, output)
-    write("\n".join(f"{artifact.sha256}  {artifact.path}" for artifact in built.values()))
+    write("\n".join(f"{artifact.sha256}  {artifact.size}  {artifact.path}" for artifact in built.values()))
     if differing := differences(key, built):
         raise IncomparableError(
             "\n".join(differing),

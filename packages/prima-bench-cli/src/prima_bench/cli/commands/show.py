@@ -14,6 +14,7 @@ from prima_bench.cli.words import averaged, better, chance, number, param, size,
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.spec import MetricSpec
 from prima_bench.tasks import registry
+from prima_bench.tasks.results import text
 from prima_bench.tasks.specs import DatasetSpec, TaskSpec
 
 app = typer.Typer(no_args_is_help=True)
@@ -81,9 +82,10 @@ def metric(
 def plain(value: Any) -> Any:
     """A spec as what JSON can say: dataclasses and mappings become objects, tuples arrays.
 
-    >>> from prima_bench.tasks.specs import BaselineSpec
-    >>> plain(BaselineSpec(name="a", function="f", summary="s"))
-    {'name': 'a', 'function': 'f', 'summary': 's'}
+        >>> from prima_bench.tasks.results import text
+    from prima_bench.tasks.specs import BaselineSpec
+        >>> plain(BaselineSpec(name="a", function="f", summary="s"))
+        {'name': 'a', 'function': 'f', 'summary': 's'}
     """
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
@@ -104,14 +106,14 @@ def _task_blocks(spec: TaskSpec) -> list[str]:
         ("presets", "\n".join(f"{name}: {len(refs)} metrics" for name, refs in spec.presets.items())),
     ]
     panel = [(ref, get_spec(ref.name)) for ref in registry.resolve_metrics(spec.name)]
-    rows = [(str(ref), better(known.direction), span(known.range), known.title) for ref, known in panel]
+    rows = [(str(ref), text.ARROWS[known.direction], span(known.range), known.title) for ref, known in panel]
     return [
         heading(f"{spec.title}  {spec.name}@{spec.version}"),
         prose(spec.question),
         facts(known),
         _section("Predictions", prose(spec.prediction)),
         _section("Example", spec.example.strip()),
-        _section("Default panel", table(["metric", "better", "range", "what it is"], rows)),
+        _section("Default panel", table(["metric", "", "range", "what it is"], rows)),
         _section("Baselines", facts((b.name, b.summary) for b in spec.baselines)),
     ]
 
@@ -121,7 +123,7 @@ def _dataset_blocks(spec: DatasetSpec) -> list[str]:
         ("task", spec.task),
         ("organism", spec.organism),
         ("modality", spec.modality),
-        ("counts", "\n".join(f"{n:,} {what.replace('_', ' ')}" for what, n in spec.counts.items())),
+        ("counts", "\n".join(f"{what.replace('_', ' ')}: {n:,}" for what, n in spec.counts.items())),
         ("split", spec.split),
         ("source", spec.source),
         ("licence", f"{spec.licence}\n{spec.licence_url}"),
@@ -129,7 +131,7 @@ def _dataset_blocks(spec: DatasetSpec) -> list[str]:
         ("options", "\n".join(f"{k} = {v}" for k, v in spec.options.items())),
         ("digest", spec.digest),
     ]
-    artifacts = [(a.role, f"{a.contents}\n{a.uri}\n{size(a.size)}, sha256 {a.sha256}") for a in spec.artifacts]
+    artifacts = [(a.role, f"{a.contents}\n{a.uri}, {size(a.size)}\n{a.sha256}") for a in spec.artifacts]
     return [
         heading(f"{spec.title}  {spec.key}"),
         prose(spec.summary),
@@ -153,7 +155,7 @@ def _metric_blocks(spec: MetricSpec) -> list[str]:
     return [
         heading(f"{spec.title}  {spec.name}, version {spec.version}"),
         prose(spec.summary),
-        spec.formula.strip(),
+        prose(spec.formula),
         facts(known),
         *([_section("Parameters", facts((p.name, param(p)) for p in spec.params))] if spec.params else []),
         *([_section("Notes", prose(spec.notes))] if spec.notes else []),
