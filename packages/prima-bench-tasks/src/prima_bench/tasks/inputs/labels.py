@@ -140,7 +140,8 @@ def _from_values(x: Any, error: type[PrimaBenchError]) -> dict[str, Any]:
         if x.is_floating_point() and x.ndim == 2:
             return {"scores": open_matrix(x, error=error)}
         x = x.detach().cpu().numpy() if x.dtype != torch.bfloat16 else x.detach().float().cpu().numpy()
-    values = x if isinstance(x, pd.Series | pd.Index | pd.Categorical | np.ndarray) else _as_array(x, error)
+    arrays = pd.Series | pd.Index | pd.api.extensions.ExtensionArray | np.ndarray
+    values = x if isinstance(x, arrays) else _as_array(x, error)
     dtype = values.dtype
     if isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype) or dtype.kind in "OUT":
         if np.ndim(values) == 1:
@@ -148,7 +149,7 @@ def _from_values(x: Any, error: type[PrimaBenchError]) -> dict[str, Any]:
     elif pd.api.types.is_integer_dtype(dtype) and np.ndim(values) == 1:
         if pd.isna(values).any():
             raise error(f"class codes are missing at rows {first_few(np.flatnonzero(pd.isna(values)))}")
-        return {"codes": np.asarray(values, dtype=np.int64)}
+        return {"codes": np.array(values, dtype=np.int64)}
     elif pd.api.types.is_float_dtype(dtype) and np.ndim(values) == 2:
         return {"scores": open_matrix(np.asarray(values), error=error)}
     raise error(

@@ -78,7 +78,9 @@ class Matrix:
         try:
             source.check_format(full_check=True)
         except ValueError as error:
-            raise self.error(f"the sparse matrix is malformed: {error}") from error
+            raise self.error(
+                f"the sparse matrix is malformed: {error}", hint="Its indices or pointers contradict each other."
+            ) from error
         block = sp.csr_matrix(source, copy=False)
         block = block.copy() if inside is None else block[inside]
         if columns is not None:
@@ -120,7 +122,7 @@ def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ma
         if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
             raise error("the matrix has masked values", hint="Every value must be given.")
         if x.ndim != 2:
-            raise error(f"the matrix must have rows and columns, not {x.ndim} dimensions")
+            raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
         plain = np.asarray(x) if isinstance(x, np.ndarray) else x
         item = 4 if x.dtype.itemsize < 4 else x.dtype.itemsize
         return Matrix((x.shape[0], x.shape[1]), False, item * x.shape[1], lambda a, b: plain[a:b], error)
@@ -144,7 +146,7 @@ def as_real(values: npt.NDArray[Any], error: type[PrimaBenchError]) -> npt.NDArr
     if kind in "iu":
         top = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
         if top > _EXACT_FLOAT64:
-            raise error(f"integers up to {top} are too large to be scored exactly")
+            raise error(f"integers up to {top} are too large to be scored exactly", hint="Give floating-point values.")
         return values.astype(np.float32 if top <= _EXACT_FLOAT32 else np.float64)
     raise error(f"values of dtype {values.dtype} are not real numbers", hint="Give float or integer values.")
 
@@ -162,7 +164,7 @@ def _slice(x: Any, start: int, stop: int) -> Any:
 
 def _from_tensor(x: torch.Tensor, error: type[PrimaBenchError]) -> Matrix:
     if x.ndim != 2:
-        raise error(f"the matrix must have rows and columns, not {x.ndim} dimensions")
+        raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
     x = x.detach()
     if x.layout != torch.strided:
         csr = x.to_sparse_csr().cpu()

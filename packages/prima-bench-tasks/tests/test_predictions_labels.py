@@ -1,0 +1,307 @@
+"""Predicted labels and scores that cannot be scored are refused by name; what looks odd and is right is scored."""
+
+from typing import Any
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+from prima_bench.tasks.errors import PredictionError, UsageError
+
+CLASSES = ["B cell", "CD4+/CD25 T", "NK", "Treg"]
+SCORE_METRICS = ["f1_macro", "log_loss", "auroc_macro", "top_k_accuracy"]
+
+
+def changed(series: pd.Series, **labels: Any) -> pd.Series:
+    out = series.astype(object)
+    for name, label in labels.items():
+        out[name] = label
+    return out
+
+
+def test_unknown_label_names_the_nearest(labelled: Any, refused: Any) -> None:
+    error = refused(labelled, changed(labelled.predictions, c03="NKT"))
+    assert "unknown class 'NKT' (1 rows: 'c03')" in error.message
+    assert "'NK'" in error.hint
+
+
+@pytest.mark.parametrize("label", ["b cell", "B_cell", "Bcell"])
+def test_near_miss_is_named_and_never_merged(labelled: Any, refused: Any, label: str) -> None:
+    error = refused(labelled, changed(labelled.predictions, c03=label))
+    assert f"{label!r} differs from 'B cell' only in case, spaces or punctuation" in error.hint
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, "", " ", pd.NA])
+def test_missing_labels(labelled: Any, refused: Any, missing: Any) -> None:
+    error = refused(labelled, changed(labelled.predictions, c00=missing, c07=missing))
+    assert "2 rows have no class label" in error.message
+    assert "'c00', 'c07'" in error.message
+
+
+def test_numbers_among_labels(labelled: Any, refused: Any) -> None:
+    assert "(seen: int): 'c01'" in refused(labelled, changed(labelled.predictions, c01=3)).message
+
+
+def test_unknown_ids_show_how_known_ones_look(labelled: Any, refused: Any) -> None:
+    error = refused(labelled, labelled.predictions.rename(lambda name: name.upper()))
+    assert "24 of 24 cells are not in the solution: 'C00', 'C01', 'C02', 'C03', 'C04' and 19 more" in error.message
+    assert "'c00'" in error.hint
+
+
+def test_positions_are_no_ids(labelled: Any, refused: Any) -> None:
+    error = refused(labelled, labelled.predictions.reset_index(drop=True))
+    assert "'0', '1'" in error.message
+    assert "set the index or pass ids=" in error.hint
+
+
+@pytest.mark.parametrize("values", [["NK"] * 24, torch.zeros(24, dtype=torch.int64), np.full((24, 4), 0.25)])
+def test_rows_without_names(labelled: Any, refused: Any, values: Any) -> None:
+    assert "without names" in refused(labelled, values).message
+
+
+def test_missing_ids(labelled: Any, refused: Any) -> None:
+    ids = [*labelled.predictions.index[:-2], None, np.nan]
+    assert "2 ids are missing, at rows '22', '23'" in refused(labelled, list(labelled.predictions), ids=ids).message
+
+
+def test_one_id_for_each_row(labelled: Any, refused: Any) -> None:
+    error = refused(labelled, list(labelled.predictions), ids=labelled.predictions.index[:-1])
+    assert "23 ids for 24 rows" in error.message
+
+
+def test_missing_rows_are_named_at_compute(labelled: Any) -> None:
+    run = labelled.evaluation()
+    run.update(labelled.predictions[:-3])
+    with pytest.raises(PredictionError, match="3 of 24 rows are not predicted: 'c21', 'c22', 'c23'"):
+        run.compute()
+    run.update(labelled.predictions[-3:])
+    assert run.compute().result_digest == labelled.result().result_digest
+
+
+def test_empty(labelled: Any, refused: Any) -> None:
+    assert "no rows" in refused(labelled, labelled.predictions[:0]).message
+
+
+def test_conflicting_repeats_within_an_update(labelled: Any, refused: Any) -> None:
+    row = labelled.predictions[4:5]
+    other = changed(row, c04="NK" if row.iloc[0] != "NK" else "Treg")
+    error = refused(labelled, pd.concat([labelled.predictions[5:8], row, other]))
+    assert "1 rows came more than once with different content: 'c04'" in error.message
+
+
+def test_conflicting_repeats_across_updates(labelled: Any, refused: Any) -> None:
+    flipped = labelled.predictions.map(lambda label: "NK" if label != "NK" else "Treg")
+    error = refused(labelled, flipped[:6])
+    assert "'c00', 'c01', 'c02', 'c03', 'c04' and 1 more" in error.message
+
+
+def test_equal_repeats_count_once(labelled: Any) -> None:
+    padded = pd.concat([labelled.predictions, labelled.predictions[:2], labelled.predictions[:1]])
+    result = labelled.result(padded, labelled.predictions[5:9])
+    assert result.predictions.duplicates_dropped == 7
+    assert result.result_digest == labelled.result().result_digest
+
+
+def test_labels_and_scores_do_not_mix(labelled: Any, refused: Any) -> None:
+    error = refused(labelled, labelled.others["scores"])
+    assert "this update gives scores, earlier ones gave labels" in error.message
+
+
+@pytest.mark.parametrize(
+    ("poke", "seen"),
+    [
+        (np.nan, "1 rows hold NaN or infinite scores: 'c05'"),
+        (-np.inf, "1 rows hold NaN or infinite scores: 'c05'"),
+        (-0.2, "outside [0, 1]"),
+        (1.4, "outside [0, 1]"),
+        (0.9999, "do not sum to 1"),
+    ],
+)
+def test_scores_that_are_no_probabilities(labelled: Any, poke: float, seen: str) -> None:
+    scores = labelled.others["scores"].copy()
+    scores.iloc[5, 1] = poke
+    scores.iloc[5, 2] = min(scores.iloc[5, 2], 0.3)
+    run = labelled.evaluation()
+    with pytest.raises(PredictionError) as caught:
+        run.update(scores)
+    assert seen in caught.value.message
+    assert "'c05'" in caught.value.message
+
+
+def test_logits_are_declared_not_guessed(labelled: Any) -> None:
+    scores = labelled.others["scores"]
+    logits = np.log(scores) + 3.5
+    with pytest.raises(PredictionError, match="declare scores='logit'"):
+        labelled.evaluation().update(logits)
+    as_logits = labelled.result(logits, metrics=SCORE_METRICS, scores="logit")
+    as_scores = labelled.result(scores, metrics=SCORE_METRICS)
+    assert as_logits.comparability_key == as_scores.comparability_key
+    for name, score in as_scores.scores.items():
+        assert as_logits.scores[name].value == pytest.approx(score.value, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "seen"),
+    [
+        (["B cell", "CD4+/CD25 T", "NK", "nk"], "they hold besides the classes 'nk'"),
+        (["B cell", "CD4+/CD25 T", "NK", "NK"], "name more than once 'NK'"),
+        (["B cell", "CD4+/CD25 T", "NK", "other"], "lack 'Treg'"),
+    ],
+)
+def test_wrong_columns_of_scores(labelled: Any, columns: list[str], seen: str) -> None:
+    scores = labelled.others["scores"].set_axis(columns, axis=1)
+    with pytest.raises(PredictionError) as caught:
+        labelled.evaluation().update(scores)
+    assert seen in caught.value.message
+    assert "'CD4+/CD25 T'" in caught.value.hint
+
+
+def test_wrong_width_without_names(labelled: Any, refused: Any) -> None:
+    error = refused(labelled, torch.full((24, 5), 0.2), ids=labelled.predictions.index)
+    assert "5 columns for 4 classes" in error.message
+
+
+def test_codes_outside_the_classes(labelled: Any, refused: Any) -> None:
+    codes = np.arange(24) % 5
+    error = refused(labelled, codes, ids=labelled.predictions.index)
+    assert "4 class codes lie outside 0 to 3: 'c04', 'c09', 'c14', 'c19' (first: 4)" in error.message
+
+
+def test_codes_are_ambiguous_where_classes_are_numbers(labelled: Any) -> None:
+    labelled.solution.obs["type"] = [str(10 + i % 3) for i in range(24)]
+    run = labelled.evaluation(classes=None)
+    with pytest.raises(PredictionError, match="ambiguous"):
+        run.update(np.zeros(24, dtype=int), ids=labelled.predictions.index)
+
+
+@pytest.mark.parametrize(
+    "wrong", [pd.DataFrame({"other": ["NK"]}, index=["c00"]), anndata.AnnData(obs=pd.DataFrame(index=["c00"]))]
+)
+def test_nothing_predicted(labelled: Any, refused: Any, wrong: Any) -> None:
+    assert "'type'" in refused(labelled, wrong).hint
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(24), np.zeros((24, 4), dtype=int), np.zeros(24, dtype=bool), 3.0, object()])
+def test_things_that_are_no_labels(labelled: Any, refused: Any, wrong: Any) -> None:
+    assert refused(labelled, wrong, ids=labelled.predictions.index).message
+
+
+def test_a_label_beside_scores_must_agree(labelled: Any) -> None:
+    scores = labelled.others["scores"]
+    best = scores.idxmax(axis=1)
+    cells = anndata.AnnData(obs=pd.DataFrame({"type": best}), obsm={"type_scores": scores})
+    agreed = labelled.result(cells, metrics=SCORE_METRICS)
+    assert agreed.result_digest == labelled.result(scores, metrics=SCORE_METRICS).result_digest
+    cells.obs.loc["c02", "type"] = scores.loc["c02"].idxmin()
+    with pytest.raises(PredictionError, match="not their best-scoring class: 'c02'"):
+        labelled.evaluation().update(cells)
+
+
+def test_perturbation_labels_are_another_tasks(labelled: Any) -> None:
+    with pytest.raises(UsageError, match="no meaning for this task"):
+        labelled.evaluation().update(labelled.predictions, perturbation=["x"] * 24)
+
+
+LABELS = {
+    "series": lambda s: s,
+    "shuffled": lambda s: s.sample(frac=1, random_state=0),
+    "categorical": lambda s: s.astype("category"),
+    "unused categories": lambda s: s.astype(pd.CategoricalDtype(["zzz", *CLASSES[::-1]])),
+    "object": lambda s: s.astype(object),
+    "frame": lambda s: s.to_frame().assign(confidence=0.5),
+    "frame under the default name": lambda s: s.to_frame("cell_type"),
+    "anndata": lambda s: anndata.AnnData(np.ones((24, 2)), obs=s.to_frame()),
+    "anndata with categories": lambda s: anndata.AnnData(obs=s.astype("category").to_frame()),
+    "padded": lambda s: "  " + s + "\n",
+    "codes": lambda s: s.map({name: i for i, name in enumerate(CLASSES)}),
+    "one-cell shards": lambda s: [s[i : i + 1] for i in range(len(s))],
+}
+
+
+@pytest.mark.parametrize("form", LABELS)
+def test_forms_that_are_the_same_labels(labelled: Any, form: str) -> None:
+    given = LABELS[form](labelled.predictions)
+    result = labelled.result(*given) if isinstance(given, list) else labelled.result(given)
+    assert result.result_digest == labelled.result().result_digest
+
+
+ARRAYS = {
+    "list": list,
+    "tuple": tuple,
+    "fixed width": lambda s: s.to_numpy(dtype=str),
+    "numpy strings": lambda s: s.to_numpy(dtype=object).astype(np.dtypes.StringDType()),
+    "index": pd.Index,
+    "pandas categorical": pd.Categorical,
+    "codes": lambda s: np.array([CLASSES.index(label) for label in s], dtype=np.uint8),
+    "tensor": lambda s: torch.tensor([CLASSES.index(label) for label in s]),
+    "nullable codes": lambda s: pd.array([CLASSES.index(label) for label in s], dtype="Int64"),
+}
+
+
+@pytest.mark.parametrize("form", ARRAYS)
+def test_arrays_with_names(labelled: Any, form: str) -> None:
+    run = labelled.evaluation()
+    run.update(ARRAYS[form](labelled.predictions), ids=labelled.predictions.index.to_numpy())
+    assert run.compute().result_digest == labelled.result().result_digest
+
+
+SCORES = {
+    "permuted classes": lambda f: f[CLASSES[::-1]],
+    "permuted rows": lambda f: f[::-1],
+    "float64": lambda f: f.astype(np.float64),
+    "obsm": lambda f: anndata.AnnData(obs=pd.DataFrame(index=f.index), obsm={"type_scores": f}),
+    "obsm under the default name": lambda f: anndata.AnnData(
+        obs=pd.DataFrame(index=f.index), obsm={"cell_type_scores": f}
+    ),
+    "obsm array": lambda f: anndata.AnnData(
+        obs=pd.DataFrame(index=f.index), obsm={"type_scores": f.to_numpy()}, uns={"classes": np.array(CLASSES)}
+    ),
+    "anndata of scores": lambda f: anndata.AnnData(f),
+    "sparse scores": lambda f: anndata.AnnData(
+        sp.csr_matrix(f.to_numpy()), obs=pd.DataFrame(index=f.index), var=pd.DataFrame(index=f.columns)
+    ),
+}
+
+
+@pytest.mark.parametrize("form", SCORES)
+def test_forms_that_are_the_same_scores(labelled: Any, form: str) -> None:
+    scores = labelled.others["scores"]
+    expected = labelled.result(scores, metrics=SCORE_METRICS)
+    assert labelled.result(SCORES[form](scores), metrics=SCORE_METRICS).result_digest == expected.result_digest
+    run = labelled.evaluation(metrics=SCORE_METRICS)
+    run.update(torch.from_numpy(scores.to_numpy(copy=True)), ids=list(scores.index))
+    assert run.compute().result_digest == expected.result_digest
+
+
+def test_codes_are_not_kept_or_changed(labelled: Any) -> None:
+    codes = torch.tensor([CLASSES.index(label) for label in labelled.predictions])
+    run = labelled.evaluation()
+    run.update(codes, ids=labelled.predictions.index)
+    before = run.compute().result_digest
+    codes.zero_()
+    assert run.compute().result_digest == before
+
+
+def test_an_array_of_scores_needs_class_names(labelled: Any) -> None:
+    scores = labelled.others["scores"]
+    cells = anndata.AnnData(obs=pd.DataFrame(index=scores.index), obsm={"type_scores": scores.to_numpy()})
+    with pytest.raises(PredictionError, match="have no names"):
+        labelled.evaluation().update(cells)
+
+
+def test_abstaining(labelled: Any) -> None:
+    some = labelled.predictions.where(np.arange(24) % 4 > 0, "unknown")
+    result = labelled.result(some)
+    assert result.scores["unknown_rate"].value == 0.25
+    assert result.scores["f1_macro"].value < labelled.result().scores["f1_macro"].value
+
+
+def test_score_metrics_of_a_label_run_are_undefined_with_the_reason(labelled: Any) -> None:
+    result = labelled.result(metrics=["accuracy", "log_loss"])
+    assert result.scores["log_loss"].status == "undefined"
+    assert result.scores["log_loss"].value is None
+    assert result.scores["log_loss"].reason == "needs class probabilities or scores"
+    assert result.scores["accuracy"].status == "ok"
