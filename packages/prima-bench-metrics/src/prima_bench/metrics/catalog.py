@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -48,22 +49,37 @@ class BrokenModule:
 def catalog() -> tuple[dict[str, CatalogEntry], tuple[BrokenModule, ...]]:
     """All metrics by name, sorted, and the modules that could not be read.
 
-    The answer is kept for the life of the process; ``catalog.cache_clear()`` forgets it.
+    Nothing of a plugin is run. The answer is kept for the life of the process; ``catalog.cache_clear()`` forgets it.
+
+    Raises:
+        ValueError: If one of this package's own modules cannot be read.
     """
     entries: dict[str, CatalogEntry] = {}
     broken: list[BrokenModule] = []
-    plugins = sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value))
-    for root in dict.fromkeys((*_BUILT_IN, *(e.value for e in plugins))):
+    plugins = sorted(
+        {e.value.partition(":")[0].strip() for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+    )
+    for root in dict.fromkeys((*_BUILT_IN, *plugins)):
         try:
-            for module, path in _modules(root):
-                for spec in read_specs(path):
-                    if spec.name in entries and entries[spec.name].module != module:
-                        raise ValueError(f"metric {spec.name} is already defined by {entries[spec.name].module}")
-                    entries[spec.name] = CatalogEntry(spec, module)
-        except (ValueError, TypeError, SyntaxError, OSError, ImportError) as error:
+            modules = list(_modules(root))
+        except (ImportError, ValueError, OSError) as error:
             if root in _BUILT_IN:
                 raise
             broken.append(BrokenModule(root, f"{type(error).__name__}: {error}"))
+            continue
+        before = len(entries), len(broken)
+        for module, path in modules:
+            try:
+                specs = read_specs(path)
+                _refuse_repeats(specs, entries)
+            except (ValueError, TypeError, AttributeError, SyntaxError, OSError, RecursionError) as error:
+                if root in _BUILT_IN:
+                    raise
+                broken.append(BrokenModule(module, f"{type(error).__name__}: {error}"))
+            else:
+                entries.update({spec.name: CatalogEntry(spec, module) for spec in specs})
+        if (len(entries), len(broken)) == before:
+            broken.append(BrokenModule(root, "holds no SPECS"))
     return dict(sorted(entries.items())), tuple(broken)
 
 
@@ -99,57 +115,88 @@ def load_metric(name: str) -> "type[BufferedMetric]":
 
     Raises:
         MetricNameError: If there is none of that name.
+        ImportError: If its module cannot be imported, or lacks the class that its spec names.
     """
     entry = _entry(name)
-    cls: type[BufferedMetric] = getattr(importlib.import_module(entry.module), entry.spec.implementation)
+    module = importlib.import_module(entry.module)
+    if not hasattr(module, entry.spec.implementation):
+        raise ImportError(f"{entry.module} lists metric {name} but has no class {entry.spec.implementation}")
+    cls: type[BufferedMetric] = getattr(module, entry.spec.implementation)
     return cls
-
-
-def _entry(name: str) -> CatalogEntry:
-    entries = catalog()[0]
-    if name not in entries:
-        nearest = difflib.get_close_matches(name, entries, n=3, cutoff=0.0)
-        raise MetricNameError(
-            f"unknown metric {name!r}", nearest=nearest, hint=f"Nearest names: {', '.join(nearest)}."
-        )
-    return entries[name]
-
-
-def _modules(root: str) -> Iterator[tuple[str, Path]]:
-    spec = importlib.util.find_spec(root)
-    if spec is None:
-        raise ImportError(f"no module named {root}")
-    if spec.submodule_search_locations is None:
-        yield root, Path(str(spec.origin))
-        return
-    for folder in spec.submodule_search_locations:
-        for path in sorted(Path(folder).glob("*.py")):
-            if path.stem != "__init__":
-                yield f"{root}.{path.stem}", path
 
 
 def read_specs(path: Path) -> tuple[MetricSpec, ...]:
     """Read the literal ``SPECS`` of a metric module without running it; empty when it has none.
 
     Raises:
-        ValueError: If ``SPECS`` is not made of literals, ``MetricSpec(...)`` and ``Param(...)``.
+        ValueError: If ``SPECS`` is not made of literals, ``MetricSpec(...)`` and ``Param(...)``, or the facts of a
+            spec contradict each other.
+        TypeError: If a spec lacks a fact or has one too many.
+        SyntaxError: If the module is not Python.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id == "SPECS" and node.value is not None:  # type: ignore[attr-defined]
-            specs = _literal(node.value, path)  # type: ignore[attr-defined]
-            if not (isinstance(specs, tuple) and all(isinstance(s, MetricSpec) for s in specs)):
-                raise ValueError(f"{path.name}: SPECS must be a tuple of MetricSpec(...)")
-            return specs
+    for node in ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="SPECS")], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name(id="SPECS"), value=ast.expr() as value):
+                pass
+            case _:
+                continue
+        specs = _literal(value, path)
+        if not (isinstance(specs, tuple) and all(isinstance(s, MetricSpec) for s in specs)):
+            raise ValueError(f"{path.name}: SPECS must be a tuple of MetricSpec(...)")
+        return specs
     return ()
+
+
+def _entry(name: str) -> CatalogEntry:
+    entries = catalog()[0]
+    if name not in entries:
+        nearest = difflib.get_close_matches(name, entries, n=3, cutoff=0.0)
+        raise MetricNameError(f"unknown metric {name!r}", nearest=nearest, hint=f"Nearest names: {', '.join(nearest)}.")
+    return entries[name]
+
+
+def _refuse_repeats(specs: tuple[MetricSpec, ...], entries: dict[str, CatalogEntry]) -> None:
+    own: set[str] = set()
+    for spec in specs:
+        if spec.name in entries:
+            raise ValueError(f"metric {spec.name} is already defined by {entries[spec.name].module}")
+        if spec.name in own:
+            raise ValueError(f"metric {spec.name} is defined twice")
+        own.add(spec.name)
+
+
+def _modules(root: str) -> Iterator[tuple[str, Path]]:
+    """A module, or the modules of a package, with their files, found without importing any of them."""
+    top, *rest = root.split(".")
+    if top in sys.modules:
+        folders, file = [Path(p) for p in getattr(sys.modules[top], "__path__", ())], sys.modules[top].__file__
+    else:
+        spec = importlib.util.find_spec(top)
+        folders = [Path(p) for p in spec.submodule_search_locations or ()] if spec else []
+        file = spec.origin if spec else None
+    for part in rest:
+        file = next((str(f) for folder in folders if (f := folder / f"{part}.py").is_file()), None)
+        folders = [folder / part for folder in folders if (folder / part).is_dir()]
+    if folders:
+        for folder in folders:
+            for path in sorted(folder.glob("*.py")):
+                if path.stem != "__init__":
+                    yield f"{root}.{path.stem}", path
+    elif file is not None and Path(file).is_file():
+        yield root, Path(file)
+    else:
+        raise ImportError(f"no module named {root}")
 
 
 def _literal(node: ast.expr, path: Path) -> Any:
     if isinstance(node, ast.Tuple):
         return tuple(_literal(e, path) for e in node.elts)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CONSTRUCTORS and not node.args:
-        return _CONSTRUCTORS[node.func.id](**{str(k.arg): _literal(k.value, path) for k in node.keywords if k.arg})
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if name in _CONSTRUCTORS:
+            if all(k.arg for k in keywords):
+                return _CONSTRUCTORS[name](**{str(k.arg): _literal(k.value, path) for k in keywords})
     try:
         return ast.literal_eval(node)
     except ValueError:

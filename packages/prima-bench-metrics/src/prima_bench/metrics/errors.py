@@ -39,7 +39,7 @@ class ConflictingRowsError(MetricError):
         rows: The first few ids concerned, ascending.
     """
 
-    def __init__(self, message: str, *, rows: Sequence[int], hint: str = "") -> None:
+    def __init__(self, message: str, *, rows: Sequence[int] = (), hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.rows = tuple(rows)
 

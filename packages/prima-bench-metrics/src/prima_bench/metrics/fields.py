@@ -54,7 +54,7 @@ def check_chunk(
         fields: What is declared, the index among it.
         given: Values by field name; None is the same as leaving the field out.
         device: Where the rows are kept.
-        owned: Whether the tensors already belong to the buffer, so that no copy is needed.
+        owned: Whether the tensors already belong to the buffer, which may then write to them; else they are copied.
 
     Returns:
         The kept values by field name, in the order of the declaration.
@@ -136,15 +136,15 @@ def _real_dtype(name: str, value: Tensor) -> torch.dtype:
 
 
 def _clean(name: str, x: Tensor) -> Tensor:
-    """Refuse values that are not finite, and turn -0.0 into 0.0, which a sparse layout cannot tell apart."""
+    """Refuse values that are not finite, and turn -0.0 into 0.0 in place: sparse rows cannot tell them apart."""
     bad = _first_non_finite(x)
     if bad is not None:
         where = f"row {bad}" if x.dim() == 1 else f"row {bad // x.shape[1]}, column {bad % x.shape[1]}"
         raise InputError(f"{name}: {where} is {float(x.flatten()[bad])}")
     bits = torch.int32 if x.dtype == torch.float32 else torch.int64
-    negative_zero = torch.iinfo(bits).min
-    if any(int(part.min()) == negative_zero for part in _scan(x.view(bits))):
-        return x + 0.0
+    for part in _scan(x):
+        if int(part.view(bits).min()) == torch.iinfo(bits).min:  # the bits of -0.0
+            part.add_(0.0)
     return x
 
 

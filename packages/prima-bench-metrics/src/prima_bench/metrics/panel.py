@@ -64,7 +64,8 @@ class Panel(RowBuffer):
         """Add chunks of rows without copying them: all, or none when one is refused.
 
         Args:
-            chunks: Pairs of index and fields. The panel takes the tensors over; they must not be written to again.
+            chunks: Pairs of index and fields. The panel takes the tensors over, which must be writable: it turns -0.0
+                into 0.0. They must not be written to again.
 
         Raises:
             InputError: If anything about a chunk is not as declared, or unlike the others; nothing is added.

@@ -5,8 +5,9 @@ referred to without the weight of computing them. The classes that compute live 
 hold these specs; ``catalog`` reads the specs from those modules' syntax trees.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -15,6 +16,7 @@ from prima_bench.metrics.errors import MetricNameError
 
 ParamValue = str | int | float | bool
 
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _REF = re.compile(r"\s*(?P<name>[a-z][a-z0-9_]*)\s*(?:\((?P<params>[^()]*)\))?\s*")
 
 
@@ -27,6 +29,9 @@ class Param:
         default: Value when the reference does not name it.
         choices: The allowed values; empty when any value of the default's type is allowed.
         summary: One sentence.
+
+    Raises:
+        ValueError: If the name is not an identifier, or the default is not among the choices.
     """
 
     name: str
@@ -34,23 +39,28 @@ class Param:
     choices: tuple[ParamValue, ...] = ()
     summary: str = ""
 
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"parameter name {self.name!r} is not lower_snake_case")
+        if self.choices and self.default not in self.choices:
+            raise ValueError(f"parameter {self.name}: the default {self.default!r} is not among its choices")
+
     def parse(self, text: str) -> ParamValue:
         """Turn the text of a reference into a value of this parameter's type.
 
         Raises:
             MetricNameError: If the text is not of the type, or not among the choices.
         """
-        value: ParamValue
+        kind = type(self.default)
+        read: Callable[[str], ParamValue] = _truth if kind is bool else kind
         try:
-            if isinstance(self.default, bool):
-                value = {"true": True, "false": False}[text.lower()]
-            else:
-                value = type(self.default)(text)
-        except (KeyError, ValueError):
+            value = read(text)
+        except ValueError:
+            value = math.nan
+        if isinstance(value, float) and not math.isfinite(value):
             raise MetricNameError(
-                f"parameter {self.name}={text!r} is not a {type(self.default).__name__}",
-                hint=f"The default is {self.default!r}.",
-            ) from None
+                f"parameter {self.name}={text!r} is not a {kind.__name__}", hint=f"The default is {self.default!r}."
+            )
         return self.check(value)
 
     def check(self, value: ParamValue) -> ParamValue:
@@ -90,6 +100,9 @@ class MetricSpec:
         references: Papers or reference implementations.
         params: The parameters that a reference may set.
         notes: Where the field's tools disagree and what is taken here; known traps.
+
+    Raises:
+        ValueError: If the facts contradict each other.
     """
 
     name: str
@@ -109,6 +122,22 @@ class MetricSpec:
     references: tuple[str, ...]
     params: tuple[Param, ...] = ()
     notes: str = ""
+
+    def __post_init__(self) -> None:
+        low, high = self.range
+        problems = {
+            "the name is not lower_snake_case": not _NAME.fullmatch(self.name),
+            "the version is not a whole number from 1": type(self.version) is not int or self.version < 1,
+            "the direction is neither max nor min": self.direction not in ("max", "min"),
+            "the level is neither unit nor global": self.level not in ("unit", "global"),
+            "a unit is named exactly when the level is unit": (self.level == "unit") != (self.unit is not None),
+            "the perfect value lies outside the range": (low is not None and self.perfect < low)
+            or (high is not None and self.perfect > high),
+            "two parameters have one name": len({p.name for p in self.params}) != len(self.params),
+        }
+        for problem, found in problems.items():
+            if found:
+                raise ValueError(f"metric {self.name}: {problem}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +161,9 @@ class MetricRef:
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.params.items())))
+
+    def __reduce__(self) -> tuple[type["MetricRef"], tuple[str, dict[str, ParamValue]]]:
+        return MetricRef, (self.name, dict(self.params))  # a read-only view cannot be pickled
 
 
 def split_ref(text: str) -> tuple[str, dict[str, str]]:
@@ -181,6 +213,12 @@ def resolve_ref(text: str, spec: MetricSpec) -> MetricRef:
             )
     values = {key: known[key].parse(value) for key, value in raw.items()}
     return MetricRef(name, {k: v for k, v in values.items() if v != known[k].default})
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
 
 
 def _text(value: ParamValue) -> str:
