@@ -1,5 +1,6 @@
 """Names: what is found, what is refused, and what a broken or foreign plugin does to the rest."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -136,6 +137,7 @@ def test_broken_plugins_are_told_and_hide_nothing(plug: Plug) -> None:
             "plugged/c_field.py": 'SPEC = DatasetSpec(nam="x")',
             "plugged/d_positional.py": 'SPEC = DatasetSpec("x")',
             "plugged/e_other.py": "SPEC = 3",
+            "plugged/e_text.py": re.sub(r"artifacts=\(.*?\n    \),", 'artifacts="none",', good, flags=re.DOTALL),
             "plugged/f_clash.py": DATASET.format(name="pbmc68k", version="1.0.0", task="cell_type_annotation"),
             "plugged/g_orphan.py": DATASET.format(name="orphan", version="1.0.0", task="no_such_task"),
             "plugged/h_helper.py": "def helper(): ...",
@@ -152,6 +154,7 @@ def test_broken_plugins_are_told_and_hide_nothing(plug: Plug) -> None:
         "plugged.c_field": "TypeError",
         "plugged.d_positional": "name every field of DatasetSpec",
         "plugged.e_other": "holds no SPEC = DatasetSpec",
+        "plugged.e_text": "AttributeError",
         "plugged.f_clash": "already defined by prima_bench.tasks.datasets.pbmc68k",
         "plugged.g_orphan": "unknown task 'no_such_task'",
         "plugged.h_helper": "holds no SPEC = DatasetSpec",

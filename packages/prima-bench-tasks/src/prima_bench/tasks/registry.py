@@ -218,7 +218,7 @@ def _specs[S: TaskSpec | DatasetSpec](
     for module, path in _files((built_in, *named), broken).items():
         try:
             spec = read_spec(path)
-        except (ValueError, TypeError, SyntaxError, OSError) as error:
+        except (ValueError, TypeError, AttributeError, SyntaxError, OSError, RecursionError) as error:
             broken.append(BrokenModule(module, f"{type(error).__name__}: {error}"))
             continue
         if isinstance(spec, kind):
