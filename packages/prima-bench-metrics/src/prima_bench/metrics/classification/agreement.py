@@ -59,8 +59,9 @@ SPECS = (
             "Gorodkin 2004, Computational Biology and Chemistry 28:367-374, doi:10.1016/j.compbiolchem.2004.09.006",
             "scikit-learn, matthews_corrcoef",
         ),
-        notes="A constant prediction scores 0, as in scikit-learn; torchmetrics 1.9 can give 0.577 to a predictor of "
-        "the majority class. With one class in the solution scikit-learn gives 0; there is no value here.",
+        notes="A constant prediction scores 0, as in scikit-learn; with two classes torchmetrics 1.9 gives it 0.577 "
+        "where they are 3 : 1 and 0.985 where they are 99 : 1. With one class in the solution scikit-learn gives 0; "
+        "there is no value here.",
     ),
 )
 

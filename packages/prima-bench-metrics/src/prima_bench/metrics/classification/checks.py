@@ -115,7 +115,7 @@ def check_rows(fields: Mapping[str, Tensor], num_classes: int, scores: Scores, i
         _check_codes(preds, "label", ABSTAINED, num_classes, named)
     else:
         _check_shape(preds, num_classes)
-        _check_values(preds, scores, named)
+        _check_values(preds.detach(), scores, named)
 
 
 def _check_codes(codes: Tensor, name: str, lowest: int, num_classes: int, index: Tensor | None) -> None:

@@ -42,9 +42,10 @@ SPECS = (
             "Fawcett 2006, An introduction to ROC analysis, doi:10.1016/j.patrec.2005.10.010",
             "scikit-learn, roc_auc_score(multi_class='ovr')",
         ),
-        notes="Each class equals scikit-learn's binary roc_auc_score. scikit-learn's macro refuses a class that is "
-        "absent from the solution; torchmetrics counts it as 0. Logits become probabilities first: a shift of a whole "
-        "row of logits says nothing and changes nothing. A constant prediction scores 0.5.",
+        notes="Each class equals scikit-learn's binary roc_auc_score. When a class is absent from the solution, "
+        "scikit-learn's macro is NaN and torchmetrics' counts it as 0; here it is left out. Logits become "
+        "probabilities first: a shift of a whole row of logits says nothing and changes nothing. A constant "
+        "prediction scores 0.5.",
     ),
     MetricSpec(
         name="auprc_macro",
