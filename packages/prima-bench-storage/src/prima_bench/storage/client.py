@@ -11,7 +11,7 @@ import threading
 import urllib.parse
 from typing import Any
 
-import boto3
+from boto3.session import Session as Boto3Session
 from botocore.config import Config
 from botocore.configprovider import ConfigValueStore, ConstantProvider
 from botocore.loaders import Loader
@@ -108,7 +108,7 @@ def _new_client(endpoint: str | None, credentials: Credentials) -> Any:
     region = credentials.region
     if region == "auto" and endpoint is None:
         region = "us-east-1"
-    return boto3.session.Session(botocore_session=_HermeticSession()).client(
+    return Boto3Session(botocore_session=_HermeticSession()).client(
         "s3",
         region_name=region,
         endpoint_url=endpoint,
