@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from prima_bench.tasks.results import text
+
 MARK = "<!-- Written by `prima-bench docs build`: change the spec, not this page. -->"
 
 
@@ -30,12 +32,12 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return table(["", ""], [(f"**{label}**", value) for label, value in pairs if value])
 
 
-def code(text: str, language: str = "") -> str:
+def code(block: str, language: str = "") -> str:
     """A fenced block, its fence longer than any in the text."""
     fence = "```"
-    while fence in text:
+    while fence in block:
         fence += "`"
-    return f"{fence}{language}\n{text.strip()}\n{fence}"
+    return f"{fence}{language}\n{block.strip()}\n{fence}"
 
 
 def bullets(items: Iterable[str]) -> str:
@@ -52,13 +54,22 @@ def link(label: str, target: str) -> str:
     return f"[{label}]({target})"
 
 
-def tick(text: str) -> str:
+def tick(word: str) -> str:
     """Code inside a line.
 
     >>> tick("a`b")
     '`` a`b ``'
     """
-    return f"`` {text} ``" if "`" in text else f"`{text}`"
+    return f"`` {word} ``" if "`" in word else f"`{word}`"
+
+
+def score(x: float | None) -> str:
+    """A score as cards show it: what is nothing but rounding is zero, since another machine may round otherwise.
+
+    >>> score(0.61234), score(-9e-9), score(None)
+    ('0.6123', '0.0000', '—')
+    """
+    return text.number(0.0 if x is not None and abs(x) < 1e-6 else x)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from prima_bench.cli.cards import markdown as md
 from prima_bench.cli.cards.scores import Results
 from prima_bench.cli.words import averaged, better, chance, number, span, value
 from prima_bench.metrics.spec import MetricSpec, Param
-from prima_bench.tasks.results import text
 from prima_bench.tasks.specs import TaskSpec
 
 
@@ -61,11 +60,7 @@ def _params(params: Sequence[Param]) -> list[str]:
 def _use(spec: MetricSpec, tasks: Sequence[TaskSpec]) -> list[str]:
     if not tasks:
         return []
-    refs = [spec.name]
-    if spec.params:
-        last = spec.params[0]
-        other = next((c for c in last.choices if c != last.default), last.default)
-        refs.append(f"{spec.name}({last.name}={value(other)})")
+    refs = [spec.name, *_another(spec)]
     return [
         "## Use",
         md.code(
@@ -79,13 +74,24 @@ def _use(spec: MetricSpec, tasks: Sequence[TaskSpec]) -> list[str]:
     ]
 
 
+def _another(spec: MetricSpec) -> list[str]:
+    """A reference with a parameter that differs from its default, to show the syntax; none where none is certain."""
+    for p in spec.params:
+        others = [c for c in p.choices if c != p.default]
+        if isinstance(p.default, int) and not isinstance(p.default, bool) and not p.choices:
+            others = [2 * p.default]
+        if others:
+            return [f"{spec.name}({p.name}={value(others[-1])})"]
+    return []
+
+
 def _list(refs: Sequence[str]) -> str:
     return "[" + ", ".join(f'"{ref}"' for ref in refs) + "]"
 
 
 def _naive(spec: MetricSpec, results: Results) -> list[str]:
     rows = [
-        (md.link(key, f"../datasets/{key}.md"), md.tick(baseline), text.number(result.scores[spec.name].value))
+        (md.link(key, f"../datasets/{key}.md"), md.tick(baseline), md.score(result.scores[spec.name].value))
         for key, of_dataset in results.items()
         for baseline, result in of_dataset.items()
         if spec.name in result.scores

@@ -22,9 +22,8 @@ def baseline_results(say: Callable[[str], None]) -> Results:
     Args:
         say: Is told each step.
     """
-    from prima_bench.tasks.evaluation import Evaluation
-
     from prima_bench.tasks.baselines import run_baseline
+    from prima_bench.tasks.evaluation import Evaluation
 
     results: dict[str, dict[str, EvalResult]] = {}
     for key in registry.list_datasets():

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prima_bench.cli.cards import markdown as md
-from prima_bench.cli.words import better, chance, number, span
+from prima_bench.cli.words import better, number, span
 from prima_bench.metrics.spec import MetricRef, MetricSpec
-from prima_bench.tasks.results import text
 from prima_bench.tasks.specs import DatasetSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def score_table(spec: TaskSpec, results: "Mapping[str, EvalResult]") -> str:
         (
             _metric_link(name.partition("(")[0], name),
             "↑" if score.direction == "max" else "↓",
-            *(text.number(results[b].scores[name].value) for b in names),
+            *(md.score(results[b].scores[name].value) for b in names),
         )
         for name, score in first.scores.items()
     ]
@@ -112,7 +111,7 @@ def _panel(panel: Sequence[tuple[MetricRef, MetricSpec]]) -> str:
             better(spec.direction),
             span(spec.range),
             number(spec.perfect),
-            chance(spec),
+            "varies" if spec.chance is None else number(spec.chance),
             spec.unit or "all rows",
         )
         for ref, spec in panel
