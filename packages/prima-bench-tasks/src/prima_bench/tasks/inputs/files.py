@@ -21,6 +21,9 @@ from prima_bench.tasks.errors import PrimaBenchError, first_few
 
 MAX_TABLE_BYTES = 8 * 2**30
 MAX_ARRAY_BYTES = 64 * 2**30
+# pandas 3.1 reads every digit by itself and has deprecated the option that made older ones do so.
+_OLD_PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
+_EVERY_DIGIT: dict[str, Any] = {"float_precision": "round_trip"} if _OLD_PANDAS else {}
 FORMATS = (".h5ad", ".csv", ".tsv", ".parquet", ".npz")
 
 
@@ -84,9 +87,11 @@ def _csv(path: Path) -> pd.DataFrame:
     twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise ValueError(f"columns are named more than once: {first_few(twice)}")
-    return pd.read_csv(
-        path, sep=separator, index_col=0, dtype={names[0]: str}, keep_default_na=False, float_precision="round_trip"
+    types = {names[0] or "Unnamed: 0": str}
+    frame: pd.DataFrame = pd.read_csv(
+        path, sep=separator, index_col=0, dtype=types, keep_default_na=False, **_EVERY_DIGIT
     )
+    return frame
 
 
 def _parquet(path: Path) -> pd.DataFrame:

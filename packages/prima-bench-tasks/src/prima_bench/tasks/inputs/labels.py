@@ -141,7 +141,7 @@ def _from_values(x: Any, error: type[PrimaBenchError]) -> dict[str, Any]:
             return {"scores": open_matrix(x, error=error)}
         x = x.detach().cpu().numpy() if x.dtype != torch.bfloat16 else x.detach().float().cpu().numpy()
     arrays = pd.Series | pd.Index | pd.api.extensions.ExtensionArray | np.ndarray
-    values = x if isinstance(x, arrays) else _as_array(x, error)
+    values: Any = x if isinstance(x, arrays) else _as_array(x, error)
     dtype = values.dtype
     if isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype) or dtype.kind in "OUT":
         if np.ndim(values) == 1:

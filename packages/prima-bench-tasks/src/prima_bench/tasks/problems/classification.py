@@ -61,10 +61,11 @@ class ClassificationProblem:
         self.classes = _classes(options["classes"] if declared is None else declared, names)
         if twice := repeated(table.ids):
             raise DataError(f"the solution names {len(twice)} rows more than once: {first_few(twice)}")
-        self._rows = RowIndex(table.ids)
+        order = np.argsort(table.ids.astype(str), kind="stable")  # so that the order of a file decides nothing
+        self._rows = RowIndex(table.ids[order])
         self._vocabulary = Vocabulary(self.classes, "class", special=dict.fromkeys(task.abstain, ABSTAINED))
         self._may_abstain = bool(task.abstain)
-        self._target: Codes = np.array([self.classes.index(name) for name in names], dtype=np.int64)[raw]
+        self._target: Codes = np.array([self.classes.index(name) for name in names], dtype=np.int64)[raw[order]]
         self._class_scores = ClassScores(self.classes, self._scores)
 
         counts = np.bincount(self._target, minlength=len(self.classes))
@@ -123,7 +124,7 @@ class ClassificationProblem:
         return fingerprint_of(batch, ("label", "score"))
 
     def names_of(self, index: Sequence[int]) -> list[str] | None:
-        """The names of rows by their position in the solution."""
+        """The names of rows by their position among the solution's sorted names."""
         return [str(self._rows.ids[i]) for i in index]
 
     def _encode_labels(self, table: LabelTable, index: Codes) -> Encoded:
@@ -157,8 +158,8 @@ class ClassificationProblem:
         if source.dataset is not None:
             return f"sha256:{source.dataset.artifact('solution').sha256}"
         rows = hashlib.sha256()
-        for row in np.argsort(self._rows.ids.astype(str), kind="stable"):
-            rows.update(f"{self._rows.ids[row]}\0{self._target[row]}\0".encode())
+        for name, code in zip(self._rows.ids, self._target.tolist(), strict=True):
+            rows.update(f"{name}\0{code}\0".encode())
         return digest_of({"problem": "classification", "classes": self.classes, "rows": rows.hexdigest()})
 
 

@@ -1,0 +1,160 @@
+"""The small parts of reading: ids, vocabularies, scales, row digests, targets."""
+
+from typing import Any
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prima_bench.tasks.errors import DataError, PredictionError, UsageError
+from prima_bench.tasks.inputs.expression import ranks, row_hashes
+from prima_bench.tasks.inputs.genes import GeneSpace
+from prima_bench.tasks.inputs.ids import as_ids
+from prima_bench.tasks.inputs.ledger import Ledger, RowDigest, Rows
+from prima_bench.tasks.inputs.scale import ScaleCheck, as_scale
+from prima_bench.tasks.inputs.targets import resolve_targets
+from prima_bench.tasks.inputs.vocabulary import Vocabulary, normalise
+
+FLOATS = st.floats(-1e9, 1e9, width=32)
+
+
+@pytest.mark.parametrize("values", [b"abc", "abc", 3, [["a"]], np.zeros((2, 2))])
+def test_ids_are_a_list(values: Any) -> None:
+    with pytest.raises(PredictionError, match="ids"):
+        as_ids(values)
+
+
+def test_ids_of_other_kinds() -> None:
+    assert as_ids(np.array([3, 14])).tolist() == ["3", "14"]
+    assert as_ids(np.array([b"AA", b"C"])).tolist() == ["AA", "C"]
+    with pytest.raises(PredictionError, match="ids must be strings, not floating"):
+        as_ids([0.5, 1.5])
+
+
+def test_labels_are_equal_after_composition_and_stripping() -> None:
+    ids = as_ids(["a", "b"])
+    vocabulary = Vocabulary([normalise("Pré-B")], "cell type")
+    assert vocabulary.encode(["Pré-B", "Pré-B "], ids).tolist() == [0, 0]
+
+
+def test_more_unknown_labels_than_fit_a_message() -> None:
+    with pytest.raises(PredictionError) as caught:
+        Vocabulary(["A"], "class").encode([f"x{i}" for i in range(5)], as_ids(range(5)))
+    assert "and 2 more labels" in caught.value.message
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@given(x=hnp.arrays(np.float32, st.tuples(st.integers(1, 6), st.just(5)), elements=FLOATS), data=st.data())
+def test_row_digests_tell_rows_apart(sparse: bool, x: Any, data: st.DataObject) -> None:
+    digest = RowDigest(5)
+    other = sp.csr_matrix(x.astype(np.float64)) if sparse else x.astype(np.float64)
+    assert digest(other).tolist() == digest(x).tolist()
+    row, column = data.draw(st.integers(0, len(x) - 1)), data.draw(st.integers(0, 4))
+    changed = x.copy()
+    changed[row, column] = data.draw(FLOATS)
+    same = digest(changed) == digest(x)
+    assert same.tolist() == (changed == x).all(axis=1).tolist()
+
+
+@given(x=hnp.arrays(np.float32, st.tuples(st.integers(1, 6), st.just(4)), elements=FLOATS))
+def test_row_hashes_see_values_and_labels_and_no_layout(x: Any) -> None:
+    labels = [f"p{i % 2}" for i in range(len(x))]
+    hashes = row_hashes(x, labels)
+    assert row_hashes(sp.csr_matrix(x.astype(np.float64)), labels) == hashes
+    assert row_hashes(x, ["q", *labels[1:]])[0] != hashes[0]
+    assert [hashes[i] for i in np.argsort(ranks(hashes))] == sorted(hashes)
+
+
+def test_ledger_knows_names_and_forgets() -> None:
+    ledger = Ledger("hint")
+    rows = Rows(as_ids(["a", "b"]), np.array([7, -3]), np.array([1, 2]), "cells")
+    ledger.check(rows)
+    ledger.add(rows)
+    assert ledger.names_of([-3, 7, 9]) == ["b", "a", "row 9 of another rank"]
+    other = Rows(as_ids(["b"]), np.array([-3]), np.array([5]), "cells")
+    with pytest.raises(PredictionError, match="'b'"):
+        ledger.check(other)
+    ledger.clear()
+    ledger.check(other)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("scale", "row", "fine"),
+    [
+        ("counts", [0, 0, 0], True),
+        ("counts", [16777216, 1, 0], True),
+        ("counts", [0.5, 1, 0], False),
+        ("log1p_cp10k", [0, 0, 0], True),
+        ("log1p_cp10k", [1, 1, 0], True),
+        ("log1p_cp10k", [2, 1, 0], False),
+        ("log1p_cp10k", [2, 1.5, 0], True),
+        ("log1p_cp10k", [9.21034, 0, 0], True),
+        ("log1p_cp10k", [9.3, 9.3, 0], False),
+        ("log1p_cp10k", [1e30, 0.5, 0], False),
+    ],
+)
+def test_scales(scale: Any, row: list[float], fine: bool, sparse: bool) -> None:
+    block = np.array([[0.0, 0.0, 0.0], row, [0.0, 1.0, 0.0]], dtype=np.float32)
+    check = ScaleCheck(scale, "predictions", PredictionError, 0.0)
+    arguments = (sp.csr_matrix(block) if sparse else block, as_ids(["a", "bad", "c"]), as_ids(["x", "y", "z"]))
+    if fine:
+        check.check(*arguments)
+    else:
+        with pytest.raises(PredictionError, match="'bad'"):
+            check.check(*arguments)
+
+
+def test_a_scale_is_declared() -> None:
+    with pytest.raises(UsageError, match="scale cannot be 'log'"):
+        as_scale("log")
+
+
+GENE_SPACE = GeneSpace(["KLF1", "AHR", "TP53"])
+
+
+@pytest.mark.parametrize(
+    ("target_map", "columns"),
+    [
+        ({"A": "AHR", "B": ["KLF1", "TP53"]}, [[1], [0, 2]]),
+        ({"A": "AHR+KLF1", "B": []}, [[0, 1], []]),
+        ({"A": "", "B": "NOT1", "other": "AHR"}, [[], []]),
+        ({" A": "AHR ", "B ": ("AHR",)}, [[1], [1]]),
+    ],
+)
+def test_target_maps(target_map: Any, columns: Any) -> None:
+    assert resolve_targets(target_map, ["A", "B"], GENE_SPACE) == columns
+
+
+@pytest.mark.parametrize(
+    ("target_map", "seen"),
+    [
+        ({"A": "AHR"}, "no entry for 1 perturbations: 'B'"),
+        ({"A": 3, "B": "AHR"}, "must be gene names"),
+        ({"A": "ahr", "B": []}, "'AHR' is"),
+        (7, "cannot be a int"),
+        ("symbols", "neither 'labels' nor"),
+        ("labels", "2 of 2 labels do not name genes"),
+    ],
+)
+def test_wrong_target_maps(target_map: Any, seen: str) -> None:
+    with pytest.raises(UsageError, match=seen):
+        resolve_targets(target_map, ["A", "B"], GENE_SPACE)
+
+
+def test_target_table(tmp_path: Any) -> None:
+    (tmp_path / "t.csv").write_text("label,genes\nA,AHR\nB,KLF1+TP53\nA,TP53\n")
+    assert resolve_targets(tmp_path / "t.csv", ["A", "B"], GENE_SPACE) == [[1, 2], [0, 2]]
+    (tmp_path / "t.tsv").write_text("label\tgenes\textra\nA\tAHR\t1\n")
+    with pytest.raises(DataError, match="needs two columns"):
+        resolve_targets(tmp_path / "t.tsv", ["A"], GENE_SPACE)
+    with pytest.raises(DataError, match="no file"):
+        resolve_targets(tmp_path / "no.csv", ["A"], GENE_SPACE)
+
+
+def test_labels_as_targets_split_combinations() -> None:
+    assert resolve_targets("labels", ["AHR", "AHR+KLF1"], GENE_SPACE) == [[1], [0, 1]]
+    assert resolve_targets(None, ["AHR"], GENE_SPACE) is None

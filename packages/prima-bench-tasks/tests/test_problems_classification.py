@@ -1,0 +1,80 @@
+"""Opening a solution of labels."""
+
+from typing import Any
+
+import anndata
+import pandas as pd
+import pytest
+
+from prima_bench.tasks.errors import DataError, UsageError
+from prima_bench.tasks.evaluation import Evaluation
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ({"label_key": None}, "label_key= must be given"),
+        ({"label_key": "typ"}, "no column 'typ'"),
+        ({"classes": ["B cell", "NK"]}, "labels that classes= lacks: 'CD4\\+/CD25 T'"),
+        ({"classes": ["B cell", "B cell ", "CD4+/CD25 T", "NK"]}, "a class more than once"),
+        ({"scores": "raw"}, "scores cannot be 'raw'"),
+        ({"control": "x"}, "unknown option 'control'"),
+        ({"solution": [1, 2]}, "must be an AnnData, a DataFrame or the path of one"),
+    ],
+)
+def test_wrong_options(labelled: Any, options: dict[str, Any], seen: str) -> None:
+    with pytest.raises(UsageError, match=seen):
+        labelled.evaluation(**options)
+
+
+def test_solutions_that_cannot_be_used(labelled: Any) -> None:
+    truth = labelled.solution.obs["type"].astype(object)
+    with pytest.raises(DataError, match="1 rows have no class label: 'c02'"):
+        labelled.evaluation(solution=truth.where(truth.index != "c02", None).to_frame())
+    with pytest.raises(DataError, match="names 1 rows more than once: 'c00'"):
+        labelled.evaluation(solution=truth.rename({"c01": "c00"}).to_frame())
+    with pytest.raises(DataError, match="holds numbers, not labels"):
+        labelled.evaluation(solution=pd.DataFrame({"type": [1, 2]}, index=["a", "b"]), classes=None)
+
+
+def test_the_digest_of_a_solution_is_over_its_content(labelled: Any, tmp_path: Any) -> None:
+    base = labelled.result()
+    frame = labelled.solution.obs[::-1]
+    frame.to_csv(tmp_path / "s.csv")
+    labelled.solution.write_h5ad(tmp_path / "s.h5ad")
+    for same in (frame, tmp_path / "s.csv", tmp_path / "s.h5ad", anndata.AnnData(obs=frame.astype("category"))):
+        assert labelled.result(solution=same).result_digest == base.result_digest
+    others = [
+        labelled.result(classes=[*labelled.options["classes"], "other"]),
+        labelled.result(solution=frame.assign(type=frame["type"].to_numpy()[::-1])),
+    ]
+    assert len({r.dataset.solution_digest for r in [base, *others]}) == 3
+
+
+def test_units_are_the_classes_that_the_solution_holds(labelled: Any) -> None:
+    result = labelled.result()
+    assert result.units.kind == "class"
+    assert result.units.ids == ["B cell", "CD4+/CD25 T", "NK"]
+    assert sum(result.units.n_obs) == 24
+    assert result.predictions.n_units == 3
+    assert result.scores["f1_macro"].n_units == 3
+    assert result.scores["accuracy"].n_units is None
+    assert list(result.per_unit.columns) == ["n_obs", "f1_macro"]
+
+
+def test_classes_are_those_that_occur_unless_they_are_given(labelled: Any) -> None:
+    run = labelled.evaluation(classes=None)
+    run.update(labelled.predictions)
+    assert run.compute().scores["accuracy"].value == labelled.result().scores["accuracy"].value
+
+
+def test_the_registered_dataset_brings_its_classes() -> None:
+    from prima_bench.tasks.baselines import run_baseline
+
+    predictions = run_baseline("cell_type_annotation", "nearest_centroid")
+    run = Evaluation("cell_type_annotation", metrics=["accuracy", "log_loss"], device="cpu", model="centroid")
+    run.update(predictions)
+    result = run.compute()
+    assert result.dataset.key == "pbmc68k@1.0.0"
+    assert len(result.units.ids) == 10
+    assert result.scores["log_loss"].status == "ok"

@@ -1,0 +1,214 @@
+"""Opening a solution of perturbed cells; the named cells of a registered dataset."""
+
+from typing import Any
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from prima_bench.tasks.baselines import run_baseline
+from prima_bench.tasks.errors import DataError, PredictionError, UsageError
+from prima_bench.tasks.evaluation import Evaluation
+
+TASK = "perturbation_prediction"
+PANEL = ["pds_cosine", "pearson_delta", "mae"]
+
+
+@pytest.mark.parametrize("missing", ["perturbation_key", "control", "scale"])
+def test_nothing_about_a_solution_is_guessed(screen: Any, missing: str) -> None:
+    with pytest.raises(UsageError, match=f"{missing}= must be given"):
+        screen.evaluation(**{missing: None})
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ({"perturbation_key": "targt"}, "no column obs\\['targt'\\]"),
+        ({"control": "Ctrl"}, "no cells labelled 'Ctrl'"),
+        ({"scale": "cpm"}, "scale cannot be 'cpm'"),
+        ({"label_key": "x"}, "unknown option 'label_key'"),
+        ({"dataset": "perturbsim"}, "not both"),
+        ({"metrics": "mae(target_sum=-1)", "scale": "log1p_cp10k"}, "."),
+    ],
+)
+def test_wrong_options_name_what_there_is(screen: Any, options: dict[str, Any], seen: str) -> None:
+    with pytest.raises((UsageError, DataError), match=seen) as caught:
+        screen.evaluation(**options)
+    assert caught.value.hint
+
+
+def solution_of(screen: Any, **parts: Any) -> anndata.AnnData:
+    cells = screen.solution
+    return anndata.AnnData(parts.get("x", cells.X), obs=parts.get("obs", cells.obs), var=parts.get("var", cells.var))
+
+
+def test_solutions_that_cannot_be_used(screen: Any, log_screen: Any, tmp_path: Any) -> None:
+    obs = screen.solution.obs.astype(object)
+    obs.iloc[3, 0] = None
+    with pytest.raises(DataError, match="1 rows have no perturbation label: 'real3'"):
+        screen.evaluation(solution=solution_of(screen, obs=obs))
+    with pytest.raises(DataError, match="all cells of the solution are labelled 'ctrl'"):
+        screen.evaluation(solution=screen.solution[:9].copy())
+    with pytest.raises(DataError, match="the solution: 33 rows hold fractions"):
+        screen.evaluation(solution=solution_of(screen, x=log_screen.solution.X))
+    with pytest.raises(DataError, match="the solution: 33 rows hold only whole numbers"):
+        log_screen.evaluation(solution=screen.solution)
+    x = log_screen.solution.X.copy()
+    x.data[7] = np.nan
+    with pytest.raises(DataError, match="NaN"):
+        log_screen.evaluation(solution=solution_of(log_screen, x=x))
+    with pytest.raises(UsageError, match="must be an AnnData"):
+        screen.evaluation(solution={"x": 1})
+    (tmp_path / "s.h5ad").write_bytes(b"no")
+    with pytest.raises(DataError, match="cannot be read as h5ad"):
+        screen.evaluation(solution=tmp_path / "s.h5ad")
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique")
+def test_a_solution_with_repeated_genes(screen: Any) -> None:
+    var = pd.DataFrame(index=["AHR", *screen.solution.var_names[:-1]])
+    with pytest.raises(DataError, match="names 1 genes more than once: 'AHR'"):
+        screen.evaluation(solution=solution_of(screen, var=var))
+
+
+@pytest.mark.filterwarnings("ignore:Observation names are not unique")
+def test_cell_names_of_a_solution_of_ones_own_do_not_matter(screen: Any) -> None:
+    obs = screen.solution.obs.set_axis(["cell"] * 33)
+    assert screen.result(solution=solution_of(screen, obs=obs)).result_digest == screen.result().result_digest
+
+
+def test_the_digest_of_a_solution_is_over_its_content(screen: Any) -> None:
+    base = screen.result()
+    assert base.dataset.name == "local"
+    assert base.dataset.solution_digest.removeprefix("sha256:").startswith(base.dataset.version)
+    assert len(base.dataset.version) == 12
+    shuffled = screen.solution[np.random.default_rng(0).permutation(33)].copy()
+    assert screen.result(solution=shuffled).result_digest == base.result_digest
+
+    x = screen.solution.X.copy()
+    x.data[0] += 1
+    obs = screen.solution.obs.copy()
+    obs.iloc[[0, -1], 0] = obs.iloc[[-1, 0], 0].to_numpy()
+    others = [
+        {"solution": solution_of(screen, x=x)},
+        {"solution": solution_of(screen, obs=obs)},
+        {"target_map": None},
+    ]
+    digests = {screen.result(**changes).dataset.solution_digest for changes in others}
+    assert len(digests | {base.dataset.solution_digest}) == 4
+
+
+def test_targets_that_are_not_known_are_flagged_where_they_matter(screen: Any) -> None:
+    assert screen.result().flags == []
+    assert screen.result(target_map=None).flags == ["targets_not_excluded"]
+    assert screen.result(target_map=None, metrics="mae").flags == []
+    result = screen.result(target_map=None, metrics="mae(exclude_targets=own)")
+    assert result.flags == ["targets_not_excluded"]
+
+
+def test_target_genes_are_left_out(screen: Any) -> None:
+    cells = screen.predictions.copy()
+    cells.X = sp.csr_matrix(np.where(np.arange(12) < 2, 500, cells.X.toarray()))
+    metric = "mae(exclude_targets=panel,target_sum=50000.0)"
+    off, on = screen.result(cells, metrics="mae"), screen.result(cells, metrics=metric)
+    assert on.scores[metric].value < off.scores["mae"].value
+    assert on.scores[metric].params == {"exclude_targets": "panel", "target_sum": 50000.0}
+
+
+def test_one_real_cell_per_perturbation_is_enough(screen: Any) -> None:
+    one = ~screen.solution.obs["target"].duplicated().to_numpy()
+    result = screen.result(solution=screen.solution[one].copy())
+    assert result.units.n_obs == [1, 1, 1, 1]
+    assert result.scores["mae"].status == "ok"
+
+
+@pytest.fixture(scope="module")
+def pasted() -> anndata.AnnData:
+    return run_baseline(TASK, "paste_control")
+
+
+@pytest.fixture(scope="module")
+def registered(pasted: anndata.AnnData) -> Evaluation:
+    run = Evaluation(TASK, metrics=PANEL, device="cpu")
+    run.update(pasted)
+    return run
+
+
+@pytest.fixture
+def control() -> anndata.AnnData:
+    from prima_bench.tasks.artifacts import fetch_data, load
+
+    test = load(fetch_data(TASK)[1], TASK, "test")
+    return test[~test.obs["to_predict"].to_numpy()].copy()
+
+
+def digest(run: Evaluation, *shards: Any) -> str:
+    run.reset()
+    for shard in shards:
+        run.update(shard)
+    return run.compute().result_digest
+
+
+def test_named_cells_in_any_form(registered: Evaluation, pasted: anndata.AnnData, control: anndata.AnnData) -> None:
+    expected = digest(registered, pasted)
+    bare = anndata.AnnData(pasted.X, obs=pd.DataFrame(index=pasted.obs_names), var=pd.DataFrame(index=pasted.var_names))
+    assert digest(registered, bare) == expected
+    assert digest(registered, bare[::-1, ::-1].copy()) == expected
+    control.obs = control.obs[[]]
+    with_control = anndata.concat([bare, control[:, bare.var_names]])
+    assert digest(registered, with_control) == expected
+    assert digest(registered, control[:5].copy(), bare) == expected
+    registered.reset()
+    registered.update(bare.X.toarray(), ids=bare.obs_names)
+    assert registered.compute().result_digest == expected
+
+
+def test_control_cells_are_not_even_checked(
+    registered: Evaluation, pasted: anndata.AnnData, control: anndata.AnnData
+) -> None:
+    expected = digest(registered, pasted)
+    wild = anndata.AnnData(np.full(control.shape, np.nan, dtype=np.float32), obs=control.obs, var=control.var)
+    assert digest(registered, wild, pasted) == expected
+
+
+def test_missing_and_unknown_cells(registered: Evaluation, pasted: anndata.AnnData) -> None:
+    first = str(pasted.obs_names[-1])
+    with pytest.raises(PredictionError, match=f"1 of {pasted.n_obs} cells are not predicted: {first!r}"):
+        digest(registered, pasted[:-1].copy())
+    renamed = pasted.copy()
+    renamed.obs_names = [f"{name}-1" for name in pasted.obs_names]
+    with pytest.raises(PredictionError, match=f"{pasted.n_obs} of {pasted.n_obs} cells are not in the solution"):
+        registered.update(renamed)
+
+
+def test_repeats_count_once_even_within_an_update(registered: Evaluation, pasted: anndata.AnnData) -> None:
+    expected = digest(registered, pasted)
+    rows = np.r_[np.arange(pasted.n_obs), [0, 0, 7]]
+    registered.reset()
+    registered.update(pasted.X[rows], ids=pasted.obs_names[rows])
+    result = registered.compute()
+    assert (result.predictions.duplicates_dropped, result.result_digest) == (3, expected)
+    changed = pasted[:2].copy()
+    changed.X = changed.X * 3
+    with pytest.raises(PredictionError, match="2 rows came more than once with different content") as caught:
+        registered.update(changed)
+    assert "samplers pad" in caught.value.hint
+    assert registered.compute().result_digest == expected
+
+
+def test_an_obs_column_that_contradicts_the_solution(registered: Evaluation, pasted: anndata.AnnData) -> None:
+    from prima_bench.tasks.registry import get_dataset
+
+    key = get_dataset(task=TASK).spec.options["perturbation_key"]
+    reordered = pasted.copy()
+    reordered.obs[key] = pasted.obs[key].to_numpy()[::-1]
+    with pytest.raises(PredictionError, match="under another perturbation than in the solution") as caught:
+        registered.update(reordered)
+    assert "where the solution has" in caught.value.message
+
+
+def test_options_of_ones_own_are_refused_beside_a_dataset() -> None:
+    with pytest.raises(UsageError, match="'control' belongs to a solution of your own"):
+        Evaluation(TASK, control="x")
