@@ -111,7 +111,7 @@ def test_targets_that_are_not_known_are_flagged_where_they_matter(screen: Any) -
 def test_target_genes_are_left_out(screen: Any) -> None:
     cells = screen.predictions.copy()
     cells.X = sp.csr_matrix(np.where(np.arange(12) < 2, 500, cells.X.toarray()))
-    metric = "mae(exclude_targets=panel,target_sum=50000.0)"
+    metric = "mae(exclude_targets=panel, target_sum=50000.0)"
     off, on = screen.result(cells, metrics="mae"), screen.result(cells, metrics=metric)
     assert on.scores[metric].value < off.scores["mae"].value
     assert on.scores[metric].params == {"exclude_targets": "panel", "target_sum": 50000.0}

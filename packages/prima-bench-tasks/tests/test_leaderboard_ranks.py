@@ -1,0 +1,145 @@
+"""Leaderboards: comparable results in order, ties together, what cannot be ranked below with the reason."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from prima_bench.tasks.errors import DataError, UsageError
+from prima_bench.tasks.results.leaderboard import differences, leaderboard
+
+
+@pytest.fixture
+def models(labelled: Any) -> dict[str, Any]:
+    """Three models: one right, one that is half wrong, one that says the same everywhere."""
+    truth = labelled.solution.obs["type"]
+    half = truth.where(np.arange(24) % 2 == 0, "Treg")
+    same = pd.Series("NK", index=truth.index)
+    guesses = {"right": truth, "half": half, "same": same}
+    return {name: labelled.result(guess, model=name) for name, guess in guesses.items()}
+
+
+def ranks(board: Any) -> list[tuple[int | None, str]]:
+    return [(row.rank, row.model) for row in board.rows]
+
+
+def test_ranked_by_the_primary_metric(models: dict[str, Any], tmp_path: Path) -> None:
+    for name, result in models.items():
+        result.save(tmp_path / f"{name}.json")
+    table = leaderboard(tmp_path)
+    (board,) = table.boards
+    assert board.order_by == ("f1_macro", "accuracy")
+    assert ranks(board) == [(1, "right"), (2, "half"), (3, "same")]
+    assert board.rows[0].paths == (str(tmp_path / "right.json"),)
+    assert board.rows[0].values["accuracy"] == 1.0
+    assert table.left_out == ()
+    assert leaderboard(list(models.values())[::-1]).boards[0].tie_groups() == [["right"], ["half"], ["same"]]
+    lines = board.to_text().splitlines()
+    assert lines[0].startswith("cell_type_annotation@1.0.0 on local@")
+    assert lines[1].split()[:4] == ["rank", "model", "f1_macro", "↑"]
+    assert lines[3].split()[:2] == ["1", "right"]
+
+
+def test_equal_models_share_a_rank(models: dict[str, Any], labelled: Any) -> None:
+    twin = labelled.result(labelled.solution.obs["type"], model={"name": "twin", "version": "2"})
+    (board,) = leaderboard([*models.values(), twin]).boards
+    assert ranks(board) == [(1, "right"), (1, "twin 2"), (3, "half"), (4, "same")]
+    assert board.tie_groups()[0] == ["right", "twin 2"]
+    assert "1=" in board.to_text()
+
+
+def test_smaller_is_better_where_the_metric_says_so(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prima_bench.tasks import registry
+
+    far = screen.predictions.copy()
+    far.X = far.X * 9
+    near = screen.solution[screen.solution.obs["target"] != "ctrl"].copy()
+    results = [screen.result(far, model="far"), screen.result(near, model="near")]
+    entry = registry.get_task("perturbation_prediction")
+    by_error = dataclasses.replace(entry, spec=dataclasses.replace(entry.spec, primary=("mae",)))
+    monkeypatch.setattr(registry, "get_task", lambda _: by_error)
+    (board,) = leaderboard(results).boards
+    assert ranks(board) == [(1, "near"), (2, "far")]
+    assert "mae ↓" in board.to_text()
+
+
+def test_the_same_file_twice_is_one_row(models: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        models["half"].save(tmp_path / name)
+    (board,) = leaderboard(tmp_path).boards
+    assert [Path(p).name for p in board.rows[0].paths] == ["a.json", "b.json"]
+    assert len(board.rows) == 1
+
+
+def test_what_cannot_be_ranked_stands_below_with_the_reason(labelled: Any) -> None:
+    results = [labelled.result(metrics="mcc", model="m"), labelled.result(metrics="mcc", model="n")]
+    (board,) = leaderboard(results).boards
+    assert ranks(board) == [(None, "m"), (None, "n")]
+    assert "none of the task's primary metrics (f1_macro, accuracy) was computed" in board.to_text()
+
+
+def test_an_undefined_primary_metric_is_no_rank(screen: Any) -> None:
+    one = screen.solution[screen.solution.obs["target"].isin(["ctrl", "KLF1"])].copy()
+    cells = screen.predictions[screen.predictions.obs["target"] == "KLF1"].copy()
+    result = screen.result(cells, solution=one, metrics=["pds_cosine", "mae"], model="m")
+    assert result.scores["pds_cosine"].status == "undefined"
+    (board,) = leaderboard(result).boards
+    assert ranks(board) == [(None, "m")]
+    assert "pds_cosine is undefined: needs at least two perturbations" in board.to_text()
+
+
+def test_the_incomparable_is_never_mixed_and_the_difference_named(labelled: Any, screen: Any) -> None:
+    a = labelled.result(model="a")
+    b = labelled.result(model="b", classes=[*labelled.options["classes"], "other"])
+    c = labelled.result(model="c", metrics=[*labelled.metrics, "f1_macro(labels=union)"])
+    d = screen.result(model="d")
+    boards = leaderboard([a, b, c, d]).boards
+    assert len(boards) == 4
+    assert sorted(row.model for board in boards for row in board.rows) == ["a", "b", "c", "d"]
+    assert differences(a, a) == []
+    assert [d.partition(":")[0] for d in differences(a, b)] == [
+        "dataset.version",
+        "dataset.digest",
+        "dataset.solution_digest",
+    ]
+    assert differences(a, c) == ["metrics: none more, elsewhere f1_macro(labels=union)"]
+    text = leaderboard([a, c]).to_text()
+    assert "differs in metrics" in text
+
+
+def test_versions_and_parameters_of_a_metric_are_differences(labelled: Any) -> None:
+    a = labelled.result()
+    newer = a.scores["mcc"].model_copy(update={"version": 9, "params": {"k": 1}})
+    b = a.model_copy(update={"scores": a.scores | {"mcc": newer}})
+    assert differences(a, b) == ["version of mcc: 1, elsewhere 9", "params of mcc: {}, elsewhere {'k': 1}"]
+
+
+def test_folders_list_what_they_cannot_read_and_files_raise(models: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    models["half"].save(tmp_path / "sub" / "half.json")
+    (tmp_path / "notes.json").write_text("{}")
+    (tmp_path / "cut.json").write_text(models["half"].to_json()[:100])
+    table = leaderboard(tmp_path)
+    assert ranks(table.boards[0]) == [(1, "half")]
+    assert [Path(entry.path).name for entry in table.left_out] == ["cut.json", "notes.json"]
+    assert "is no evaluation result" in table.to_text()
+    with pytest.raises(DataError, match="is no evaluation result"):
+        leaderboard(tmp_path / "notes.json")
+    with pytest.raises(DataError, match="cannot read"):
+        leaderboard(tmp_path / "missing.json")
+    with pytest.raises(UsageError, match="no results were given"):
+        leaderboard([])
+
+
+def test_json_is_strict_and_complete(models: dict[str, Any]) -> None:
+    document = json.loads(leaderboard(models.values()).to_json())
+    assert [row["model"] for row in document["boards"][0]["rows"]] == ["right", "half", "same"]
+    assert document["boards"][0]["directions"]["f1_macro"] == "max"
+
+
+def test_an_empty_folder_has_no_boards(tmp_path: Path) -> None:
+    assert leaderboard(tmp_path).to_text() == "no results"
