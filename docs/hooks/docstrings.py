@@ -22,13 +22,15 @@ class ReadableDocstrings(griffe.Extension):
 
 
 def fenced(docstring: str) -> str:
-    """The docstring with every doctest inside a fence, indented as the doctest is."""
+    """The docstring with every doctest below ``Examples:``, where Griffe finds it, or inside a fence."""
     out: list[str] = []
     for block in docstring.split("\n\n"):
         lines = block.strip("\n").splitlines()
         start = next((i for i, line in enumerate(lines) if line.lstrip().startswith(">>>")), None)
-        if start is None or lines[0].strip() == "Examples:":
+        if start is None:
             out.append(block)
+        elif lines[0].strip() in ("Example:", "Examples:"):
+            out.append("\n".join([lines[0].replace("Example:", "Examples:"), *lines[1:]]))
         else:
             indent = lines[start][: len(lines[start]) - len(lines[start].lstrip())]
             before = [*lines[:start], ""] if start else []

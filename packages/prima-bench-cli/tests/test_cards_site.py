@@ -49,10 +49,8 @@ def test_doctests_are_fenced_where_they_stand(repository: Path) -> None:
     pytest.importorskip("griffe")
     fenced = hook(repository, "docstrings").fenced
     assert fenced("Add.\n\n>>> 1 + 1\n2\n\nEnd.") == "Add.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."
-    assert fenced("Example:\n    >>> [1][:1]\n    [1]") == (
-        "Example:\n\n    ```pycon\n    >>> [1][:1]\n    [1]\n    ```"
-    )
-    assert fenced("Examples:\n    >>> 1\n    1") == "Examples:\n    >>> 1\n    1"
+    for title in ("Example", "Examples"):
+        assert fenced(f"{title}:\n    >>> [1][:1]\n    [1]") == "Examples:\n    >>> [1][:1]\n    [1]"
     assert fenced("No example.") == "No example."
 
 
