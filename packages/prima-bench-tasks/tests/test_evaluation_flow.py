@@ -125,7 +125,7 @@ def test_undefined_units_are_counted_and_never_nan(screen: Any) -> None:
     result = screen.result(solution=cells)
     score = result.scores["pearson_delta"]
     assert (score.status, score.n_units, score.n_undefined) == ("partial", 3, 1)
-    assert score.reason == "1 of 4 units (perturbation) are undefined: constant solution effect (1)"
+    assert score.reason == "1 of 4 perturbations undefined: constant solution effect (1)"
     assert result.units.undefined["pearson_delta"] == {"AHR": "constant solution effect"}
     assert result.units.values["pearson_delta"][result.units.ids.index("AHR")] is None
     assert result.per_unit["pearson_delta"].isna().sum() == 1

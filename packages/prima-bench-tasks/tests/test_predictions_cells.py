@@ -235,9 +235,7 @@ def explicit_zeros(cells: anndata.AnnData) -> anndata.AnnData:
 
 def split_entries(cells: anndata.AnnData) -> anndata.AnnData:
     x = cells.X
-    halves = sp.csr_matrix(
-        (np.repeat(x.data / 2, 2), np.repeat(x.indices, 2), x.indptr * 2), shape=x.shape
-    )
+    halves = sp.csr_matrix((np.repeat(x.data / 2, 2), np.repeat(x.indices, 2), x.indptr * 2), shape=x.shape)
     return with_x(cells, halves)
 
 
@@ -338,7 +336,7 @@ def test_integers_beyond_float32_stay_exact(screen: Any) -> None:
     from prima_bench.tasks.inputs.matrix import open_matrix
 
     x = np.array([[2**24 + 1, 3]])
-    (_, block), = open_matrix(x).blocks()
+    ((_, block),) = open_matrix(x).blocks()
     assert block.dtype == np.float64
     assert block[0, 0] == 2**24 + 1
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.spec import MetricRef, MetricSpec, ParamValue
 from prima_bench.tasks.results.schema import ProvenanceRecord, ScoreRecord, UnitsRecord
+from prima_bench.tasks.results.text import plural
 
 if TYPE_CHECKING:
     from prima_bench.metrics.base import Score
@@ -108,4 +109,4 @@ def _reason(reasons: Sequence[str], n_units: int, unit_kind: str) -> str | None:
     if not reasons:
         return None
     counted = "; ".join(f"{text} ({n})" for text, n in sorted(Counter(reasons).items()))
-    return f"{len(reasons)} of {n_units} units ({unit_kind}) are undefined: {counted}"
+    return f"{len(reasons)} of {n_units} {plural(unit_kind)} undefined: {counted}"

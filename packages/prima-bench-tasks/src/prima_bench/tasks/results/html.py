@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from prima_bench.tasks.results.text import ARROWS, headline, number, unit_count
+from prima_bench.tasks.results.text import ARROWS, headline, number, plural, unit_count
 
 if TYPE_CHECKING:
     from prima_bench.tasks.results.schema import EvalResult
@@ -23,7 +23,7 @@ def result_html(result: "EvalResult") -> str:
             (score.reason or "", "left"),
         )
         rows.append("<tr>" + "".join(_cell("td", text, align) for text, align in cells) + "</tr>")
-    header = (("metric", "left"), ("value", "right"), (result.units.kind, "right"), ("", "left"))
+    header = (("metric", "left"), ("value", "right"), (plural(result.units.kind), "right"), ("", "left"))
     head = "<tr>" + "".join(_cell("th", text, align) for text, align in header) + "</tr>"
     p = result.predictions
     foot = f"{p.n_rows} rows · {' · '.join([*result.flags, result.result_digest[:19]])}"

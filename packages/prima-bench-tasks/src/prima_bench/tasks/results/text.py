@@ -44,8 +44,8 @@ def result_text(result: "EvalResult") -> str:
         for name, s in result.scores.items()
     ]
     lines = [headline(result), ""]
-    lines += table(("metric", "value", _plural(result.units.kind), ""), rows, right=(1, 2))
-    lines += ["", f"{p.n_rows} rows, {p.n_units} {_plural(result.units.kind)}"]
+    lines += table(("metric", "value", plural(result.units.kind), ""), rows, right=(1, 2))
+    lines += ["", f"{p.n_rows} rows, {p.n_units} {plural(result.units.kind)}"]
     if p.duplicates_dropped:
         lines[-1] += f", {p.duplicates_dropped} equal repeats counted once"
     lines += [f"flag: {flag}" for flag in result.flags]
@@ -69,5 +69,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
     return [line(header), "─" * (sum(widths) + len(gap) * (len(widths) - 1)), *map(line, rows)]
 
 
-def _plural(word: str) -> str:
+def plural(word: str) -> str:
+    """The plural of a unit's name.
+
+    >>> plural("class"), plural("perturbation")
+    ('classes', 'perturbations')
+    """
     return f"{word}es" if word.endswith("s") else f"{word}s"
