@@ -82,10 +82,9 @@ def metric(
 def plain(value: Any) -> Any:
     """A spec as what JSON can say: dataclasses and mappings become objects, tuples arrays.
 
-        >>> from prima_bench.tasks.results import text
-    from prima_bench.tasks.specs import BaselineSpec
-        >>> plain(BaselineSpec(name="a", function="f", summary="s"))
-        {'name': 'a', 'function': 'f', 'summary': 's'}
+    >>> from prima_bench.tasks.specs import BaselineSpec
+    >>> plain(BaselineSpec(name="a", function="f", summary="s"))
+    {'name': 'a', 'function': 'f', 'summary': 's'}
     """
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
