@@ -119,7 +119,7 @@ def test_help_teaches_with_examples(cli: Callable[..., Any], command: list[str])
     assert answer.code == 0
     assert f"prima-bench {' '.join(command)}".strip() in answer.out.replace("Usage: prima-bench", "", 1)
     assert "\x1b" not in answer.out
-    assert max(map(len, answer.out.splitlines())) <= 100
+    assert max(map(len, answer.out.splitlines())) <= 80
 
 
 def test_version_and_bare_call(cli: Callable[..., Any]) -> None:

@@ -41,7 +41,7 @@ def test_demo_ends_with_six_when_digests_differ(cli: Cli, tmp_path: Path, monkey
     models = iter(range(1000))
     # The model's name is part of a result, so another name for each run is a difference that must be seen.
     monkeypatch.setattr(demo, "score", lambda task, shards, model: honest(task, shards, model=f"{next(models)}"))
-    monkeypatch.setattr(registry, "list_tasks", lambda: ["perturbation_prediction"])
+    monkeypatch.setattr(registry, "list_tasks", lambda: ["cell_type_annotation"])
     answer = cli("demo", "-o", tmp_path)
     assert answer.code == 6
     assert "disagree" in answer.err

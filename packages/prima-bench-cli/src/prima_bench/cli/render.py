@@ -10,14 +10,13 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from prima_bench.tasks.results import text
 
 if TYPE_CHECKING:
-    from rich.status import Status
+    from rich.progress import Progress
 
 _PIPED_WIDTH = 80
 
@@ -130,35 +129,42 @@ def _wrapped(line: str, columns: int, indent: str = "") -> list[str]:
 
 
 class Steps:
-    """Says on stderr what is being done: a moving line on a terminal, one line per step elsewhere.
+    """Says on stderr what is being done: one moving line with the time on a terminal, a line for each step elsewhere.
 
-    >>> with Steps(quiet=True) as steps:
-    ...     steps("reading the solution")
+    Write data to stdout after it has ended: on a terminal both share the screen.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._live: AbstractContextManager[Status | None] = nullcontext(None)
-        self._status: Status | None = None
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
-        if not self._quiet and on_terminal(sys.stderr):
+        if on_terminal(sys.stderr) and os.environ.get("TERM") != "dumb":
             from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-            self._live = Console(stderr=True, highlight=False).status("starting", spinner="line")
-        self._status = self._live.__enter__()
+            # Without the redirects of rich, stdout stays what it is: a pipe gets every byte and nothing else.
+            self._progress = Progress(
+                SpinnerColumn("line"),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}", markup=False),
+                console=Console(stderr=True),
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._progress.add_task("starting")
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.__exit__(kind, error, trace)
+        if self._progress is not None:
+            self._progress.stop()
 
     def __call__(self, step: str) -> None:
         """Name the step that begins now."""
-        if self._status is not None:
-            from rich.markup import escape
-
-            self._status.update(escape(step))
-        elif not self._quiet:
+        if self._progress is None:
             remark(step)
+        else:
+            self._progress.update(self._progress.task_ids[0], description=step)

@@ -49,17 +49,20 @@ def demo(
             f"cannot make the folder {output}: {error.strerror}", hint="Choose another by --output."
         ) from error
     disagreeing: list[str] = []
-    with Steps() as steps:
-        steps("loading torch")
-        for name in registry.list_tasks():
-            if embedded(registry.get_dataset(task=name).spec):
-                disagreeing += _one_task(name, output, steps)
+    for name in registry.list_tasks():
+        if embedded(registry.get_dataset(task=name).spec):
+            with Steps() as steps:
+                report, differing = _one_task(name, output, steps)
+            write(report)
+            disagreeing += differing
     remark(f"results are in {output}; took {time.perf_counter() - began:.0f} s")
     if disagreeing:
         raise IncomparableError(f"one shot and shards disagree for {', '.join(disagreeing)}")
 
 
-def _one_task(task: str, output: Path, steps: Steps) -> list[str]:
+def _one_task(task: str, output: Path, steps: Steps) -> tuple[str, list[str]]:
+    """The report of one task, and the baselines whose two digests differ."""
+    steps("loading torch")
     from prima_bench.tasks.artifacts import fetch_data
     from prima_bench.tasks.baselines import run_baseline
     from prima_bench.tasks.results.leaderboard import leaderboard
@@ -67,9 +70,9 @@ def _one_task(task: str, output: Path, steps: Steps) -> list[str]:
     spec = registry.get_task(task).spec
     steps(f"{task}: fetching {spec.default_dataset}")
     fetch_data(task=task)
-    write(heading(spec.title))
+    lines = [heading(spec.title)]
     results: list[EvalResult] = []
-    disagreeing: list[str] = []
+    differing: list[str] = []
     for baseline in spec.baselines:
         steps(f"{task}: running {baseline.name}")
         predictions = run_baseline(task=task, name=baseline.name)
@@ -79,17 +82,17 @@ def _one_task(task: str, output: Path, steps: Steps) -> list[str]:
         steps(f"{task}: scoring {baseline.name} in {len(pieces)} shards")
         sharded = score(task, pieces, model=baseline.name)
         agree = whole.result_digest == sharded.result_digest
-        write(f"  {baseline.name}")
-        write(f"    one shot   {whole.result_digest[:23]}  {whole.predictions.n_rows} rows")
-        write(f"    {f'{len(pieces)} shards':<9}  {sharded.result_digest[:23]}  {'the same' if agree else 'DIFFERS'}")
+        lines.append(f"  {baseline.name}")
+        lines.append(f"    one shot   {whole.result_digest[:23]}  {whole.predictions.n_rows} rows")
+        lines.append(
+            f"    {f'{len(pieces)} shards':<9}  {sharded.result_digest[:23]}  {'the same' if agree else 'DIFFERS'}"
+        )
         if not agree:
-            disagreeing.append(f"{task}/{baseline.name}")
+            differing.append(f"{task}/{baseline.name}")
         whole.save(output / f"{task}--{baseline.name}.json")
         results.append(whole)
-    write()
-    write(boards_text(leaderboard(results), width() if on_terminal() else None))
-    write()
-    return disagreeing
+    board = boards_text(leaderboard(results), width() if on_terminal() else None)
+    return "\n".join([*lines, "", board, ""]), differing
 
 
 def score(task: str, shards: "list[AnnData]", *, model: str) -> "EvalResult":

@@ -76,13 +76,14 @@ def evaluate(
           --predictions preds.h5ad --model my-model --output result.json
       prima-bench evaluate --task cell_type_annotation \\
           --predictions shards/*.h5ad --metrics f1_macro,mcc --output result.json
-      prima-bench evaluate --task perturbation_prediction --predictions preds.h5ad \\
+      prima-bench evaluate --task perturbation_prediction \\
           --solution held_out.h5ad --perturbation-key target_gene \\
-          --control non-targeting --scale log1p_cp10k --output result.json
+          --control non-targeting --scale log1p_cp10k \\
+          --predictions preds.h5ad --output result.json
 
     \b
     What predictions look like: prima-bench show task TASK
-    Exit codes: 0 scored, 3 unknown name, 4 data unavailable, 5 predictions unusable.
+    Exit codes: 0 scored, 3 unknown name, 4 data unavailable, 5 bad predictions
     """
     files = [*(predictions or ()), *(more or ())]
     options = {
