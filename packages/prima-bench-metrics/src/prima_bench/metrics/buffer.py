@@ -28,7 +28,7 @@ Given = Mapping[str, Tensor | SparseRows | None]
 
 _INDEX = Field("index", "integer", "scalar")
 _SPARSE_PARTS = ("values", "columns", "lengths")
-_SLAB_BYTES = 64 << 20
+_SLAB_BYTES = 16 << 20  # larger ones leave more small chunks lying between other memory until they are joined
 _LOOSE_CHUNKS = 512
 
 

@@ -13,7 +13,6 @@ from prima_bench.metrics.rows import RowMatrix
 
 BLOCK_ROWS = 256  # a power of two, so that a block of rows is a subtree of the whole
 _BLOCK_ELEMENTS = 1 << 20
-_TILE = 64
 
 
 def tree_sum(x: Tensor, dim: int = 0) -> Tensor:
@@ -124,18 +123,6 @@ def _sum_runs(rows: RowMatrix, positions: Tensor, start: Tensor, length: Tensor,
     return torch.cat([tree_sum(part, dim=1) for part in torch.split(block, width, dim=2)], dim=1)
 
 
-def constant_rows(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Which rows of ``[n, w]`` hold one value only (or nothing), among the elements that ``mask`` keeps: bool ``[n]``.
-
-    >>> constant_rows(torch.tensor([[1.0, 1.0], [1.0, 2.0]]))
-    tensor([ True, False])
-    """
-    if mask is None:
-        return (x == x[:, :1]).all(dim=1)
-    first = x.gather(1, mask.to(torch.int8).argmax(dim=1, keepdim=True))
-    return ((x == first) | ~mask).all(dim=1)
-
-
 def average_ranks(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Ranks within each row, from 1, ties sharing the mean of their ranks.
 
@@ -167,134 +154,6 @@ def average_ranks(x: Tensor, mask: Tensor | None = None) -> Tensor:
     return ranks if mask is None else ranks.masked_fill_(~mask, 0.0)
 
 
-def row_pearson(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Pearson correlation of each row of ``a`` with the same row of ``b``.
-
-    Args:
-        a: ``[n, w]``.
-        b: ``[n, w]``.
-        mask: Elements to use, bool ``[n, w]``; None for all.
-
-    Returns:
-        Float64 ``[n]``, within -1 and 1; NaN where either row is constant.
-
-    Example:
-        >>> row_pearson(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0, 4.0, 6.0]]))
-        tensor([1.], dtype=torch.float64)
-    """
-    out = torch.full((a.shape[0],), torch.nan, dtype=torch.float64, device=a.device)
-    for part in _row_blocks(a):
-        keep = None if mask is None else mask[part]
-        x, y = _centred(a[part], keep), _centred(b[part], keep)
-        flat = constant_rows(a[part], keep) | constant_rows(b[part], keep)
-        out[part] = _cosine(x, y).masked_fill_(flat, torch.nan)
-    return out
-
-
-def row_cosine(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Cosine of the angle between each row of ``a`` and the same row of ``b``.
-
-    Args:
-        a: ``[n, w]``.
-        b: ``[n, w]``.
-        mask: Elements to use, bool ``[n, w]``; None for all.
-
-    Returns:
-        Float64 ``[n]``, within -1 and 1; NaN where either row is zero.
-
-    Example:
-        >>> row_cosine(torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]]))
-        tensor([0.9600], dtype=torch.float64)
-    """
-    out = torch.full((a.shape[0],), torch.nan, dtype=torch.float64, device=a.device)
-    for part in _row_blocks(a):
-        keep = None if mask is None else mask[part]
-        out[part] = _cosine(_masked(a[part], keep), _masked(b[part], keep))
-    return out
-
-
-def gram(a: Tensor, b: Tensor) -> Tensor:
-    """All dot products of the rows of ``a`` with the rows of ``b``.
-
-    Every product is made of tiles of one fixed shape, so that the bits depend neither on threads nor on how many rows
-    there are.
-
-    Args:
-        a: ``[n, w]``.
-        b: ``[m, w]``.
-
-    Returns:
-        Float64 ``[n, m]``.
-
-    Example:
-        >>> gram(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
-        tensor([[11.,  2.]], dtype=torch.float64)
-    """
-    depth = 512
-    n, m, w = a.shape[0], b.shape[0], a.shape[1]
-    out = torch.zeros((n, m), dtype=torch.float64, device=a.device)
-    left = _tiles(a, depth)
-    for column in range(0, m, _TILE):
-        right = _tiles(b[column : column + _TILE], depth)[0]
-        for row, tile in enumerate(left):
-            products = torch.bmm(tile, right.transpose(1, 2)) if w else tile.new_zeros((1, _TILE, _TILE))
-            rows = slice(row * _TILE, min(n, (row + 1) * _TILE))
-            out[rows, column : column + _TILE] = tree_sum(products)[: rows.stop - rows.start, : min(_TILE, m - column)]
-    return out
-
-
-def pairwise_distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """All distances ``(sum |a_i - b_j|^p)^(1/p)``, from differences, so that equal rows are exactly 0 apart.
-
-    Args:
-        a: ``[n, w]``.
-        b: ``[m, w]``.
-        p: The order of the norm: 1 or 2.
-
-    Returns:
-        Float64 ``[n, m]``.
-
-    Example:
-        >>> pairwise_distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
-        tensor([[5.]], dtype=torch.float64)
-    """
-    x, y = a.to(torch.float64).contiguous(), b.to(torch.float64).contiguous()
-    return torch.cdist(x, y, p=p, compute_mode="donot_use_mm_for_euclid_dist")
-
-
 def _row_blocks(x: Tensor) -> list[slice]:
-    step = max(1, 2 * _BLOCK_ELEMENTS // max(1, x.shape[1]))
+    step = max(1, _BLOCK_ELEMENTS // 2 // max(1, x.shape[1]))
     return [slice(i, min(i + step, x.shape[0])) for i in range(0, x.shape[0], step)]
-
-
-def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    x = x.to(torch.float64)
-    return x if mask is None else x.masked_fill(~mask, 0.0)
-
-
-def _centred(x: Tensor, mask: Tensor | None) -> Tensor:
-    x = _masked(x, mask)
-    if mask is None:
-        return x - tree_mean(x, dim=1)[:, None]
-    mean = tree_sum(x, dim=1) / mask.sum(dim=1).clamp(min=1)
-    return _masked(x - mean[:, None], mask)
-
-
-def _cosine(x: Tensor, y: Tensor) -> Tensor:
-    # Scaling by the largest magnitude first keeps squares of tiny and huge values in range.
-    x = x / x.abs().amax(dim=1, keepdim=True)
-    y = y / y.abs().amax(dim=1, keepdim=True)
-    dot, xx, yy = tree_sum(x * y, dim=1), tree_sum(x * x, dim=1), tree_sum(y * y, dim=1)
-    return (dot / (xx * yy).sqrt()).clamp(-1.0, 1.0)  # so that equal rows give exactly 1
-
-
-def _tiles(x: Tensor, depth: int) -> list[Tensor]:
-    """Groups of 64 rows as float64 ``[w / depth, 64, depth]``, padded with zeros."""
-    n, w = x.shape
-    cuts = max(1, -(-w // depth))
-    tiles = []
-    for start in range(0, max(n, 1), _TILE):
-        part = x[start : start + _TILE].to(torch.float64)
-        part = torch.nn.functional.pad(part, (0, cuts * depth - w, 0, _TILE - part.shape[0]))
-        tiles.append(part.view(_TILE, cuts, depth).transpose(0, 1).contiguous())
-    return tiles
