@@ -76,7 +76,9 @@ def kept(data: Data, exclude: str) -> list[Array]:
 
 
 def by_unit(formula: Callable[..., float], origin: str = "control") -> Callable[..., Array]:
-    def values(data: Data, *, exclude_targets: str = "none", control_source: str = "solution", **params: float) -> Array:
+    def values(
+        data: Data, *, exclude_targets: str = "none", control_source: str = "solution", **params: float
+    ) -> Array:
         true, pred = profiles(data, params.pop("target_sum", 0.0))
         out = []
         for p, genes in enumerate(kept(data, exclude_targets)):

@@ -33,7 +33,7 @@ NO_CONTROL = "no control cells in the target"
 NO_GENES = "all genes are excluded"
 ALONE = "needs at least two perturbations"
 
-_BLOCK_ELEMENTS = 1 << 20
+_BLOCK_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)

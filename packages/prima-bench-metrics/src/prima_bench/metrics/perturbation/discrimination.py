@@ -143,6 +143,8 @@ SPECS = (
     ),
 )
 
+_BLOCK_ELEMENTS = 1 << 18
+
 
 def pds(
     pred: Tensor,
@@ -191,8 +193,9 @@ def _effects(profiles: Tensor, origin: Tensor, keep: Tensor | None) -> Tensor:
     columns = slice(None) if keep is None or keep.dim() == 2 else keep
     origin = origin[columns]
     effects = torch.empty((len(profiles), len(origin)), dtype=torch.float64, device=profiles.device)
-    for start in range(0, len(profiles), 64):
-        part = slice(start, start + 64)
+    step = max(1, _BLOCK_ELEMENTS // profiles.shape[1])
+    for start in range(0, len(profiles), step):
+        part = slice(start, start + step)
         effects[part] = rowwise.difference(profiles[part][:, columns], origin)
     return effects
 

@@ -5,6 +5,7 @@ bound on the error; those too close to call are then computed from differences i
 outcome depends neither on threads nor on the library that multiplies matrices, and a tie is a tie.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -14,16 +15,17 @@ from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 
 Distance = Literal["cosine", "l1", "l2"]
+Estimate = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 TIE = 1e-12
 """Distances that differ by less than this share of the effects' sizes are tied."""
 
-_BLOCK_ROWS = 64
-_BLOCK_GENES = 256
-_BLOCK_ELEMENTS = 1 << 20
-_TILE_ELEMENTS = 1 << 17
+_BLOCK_ROWS = 256
+_BLOCK_ELEMENTS = 1 << 18
+_TILE_ELEMENTS = 1 << 18
+_TILE_GENES = 32
 _FLOAT64_BOUND = 1e-9
-_FLOAT32_BOUND = 1e-4
+_FLOAT32_BOUND = 5e-6
 _CANCELLED = 1e-2
 
 
@@ -44,14 +46,14 @@ def closer_and_tied(e: Tensor, d: Tensor, distance: Distance, keep: Tensor | Non
         >>> closer_and_tied(d, d, "l1")
         tensor([0.5000, 0.0000, 0.5000], dtype=torch.float64)
     """
-    estimate = {"cosine": _estimate_cosine, "l1": _estimate_l1, "l2": _estimate_l2}[distance]
+    estimate = {"cosine": _cosine_estimates, "l1": _l1_estimates, "l2": _squared_l2_estimates}[distance](d)
     ranks = []
     for start in range(0, e.shape[0], _BLOCK_ROWS):
         part = slice(start, start + _BLOCK_ROWS)
         mask = None if keep is None else keep[part]
         block = rowwise.kept(e[part], mask)
         own = torch.arange(start, start + len(block), device=e.device)
-        value, bound = estimate(block, d, None if mask is None else ~mask)
+        value, bound = estimate(block, None if mask is None else ~mask)
         gap = value - value.gather(1, own[:, None])
         # Whatever is not surely apart is computed exactly; a NaN estimate is never sure.
         sure = gap.abs() > bound + bound.gather(1, own[:, None])
@@ -62,16 +64,19 @@ def closer_and_tied(e: Tensor, d: Tensor, distance: Distance, keep: Tensor | Non
 
 def _exact_ranks(e: Tensor, d: Tensor, unsure: Tensor, own: Tensor, distance: Distance, keep: Tensor | None) -> Tensor:
     """Closer rows and half of the tied ones among the ``unsure`` pairs ``[rows, n]``; a row is no tie of itself."""
-    row, other = unsure.nonzero(as_tuple=True)
+
+    def over_pairs(row: Tensor, other: Tensor, formula: Callable[[Tensor, Tensor, Distance], Tensor]) -> Tensor:
+        pairs = zip(torch.split(row, step), torch.split(other, step), strict=True)
+        return torch.cat(
+            [formula(e[r], rowwise.kept(d[q], None if keep is None else keep[r]), distance) for r, q in pairs]
+        )
+
     step = max(1, _BLOCK_ELEMENTS // e.shape[1])
-    parts = [
-        _distances(e[r], rowwise.kept(d[q], None if keep is None else keep[r]), distance)
-        for r, q in zip(torch.split(row, step), torch.split(other, step), strict=True)
-    ]
-    value = torch.cat(parts)
+    row, other = unsure.nonzero(as_tuple=True)
+    value = over_pairs(row, other, _distances)
     is_own = other == own[row]
     gap = value - value[is_own][row]
-    tolerance = TIE * _sizes(e, rowwise.kept(d[own], keep), distance)[row]
+    tolerance = TIE * over_pairs(torch.arange(len(e), device=e.device), own, _sizes)[row]
     score = torch.where(gap.abs() <= tolerance, 0.5, (gap < 0).to(torch.float64))
     score[is_own] = 0.0
     # Halves add up exactly, in any order.
@@ -92,42 +97,70 @@ def _sizes(e: Tensor, d: Tensor, distance: Distance) -> Tensor:
     """What differences between distances are measured against, ``[rows]``."""
     if distance == "cosine":
         return torch.ones(len(e), dtype=torch.float64, device=e.device)
-    zero = torch.zeros_like(e)
+    zero = e.new_zeros(())
     return _distances(e, zero, distance) + _distances(d, zero, distance)
 
 
-def _estimate_cosine(e: Tensor, d: Tensor, lost: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Estimated distances ``[rows, n]`` and the bound of their error; NaN where a norm is zero."""
-    full = d.square().sum(dim=1).expand(len(e), -1)
-    norms = full if lost is None else full - lost.to(d.dtype) @ d.square().T
-    value = 1.0 - (e @ d.T) / (e.square().sum(dim=1, keepdim=True) * norms).sqrt()
-    # Where excluded genes held most of an effect, little of the estimate is left.
-    return value, torch.where(norms <= _CANCELLED * full, torch.inf, _FLOAT64_BOUND)
+def _cosine_estimates(d: Tensor) -> Estimate:
+    full = _squares(d)
+
+    def estimate(e: Tensor, lost: Tensor | None) -> tuple[Tensor, Tensor]:
+        norms = full - _over(lost, d, Tensor.square)
+        value = 1.0 - (e @ d.T) / (_squares(e)[:, None] * norms).sqrt()
+        # Where excluded genes held most of an effect, little of the estimate is left.
+        return value, torch.where(norms <= _CANCELLED * full, torch.inf, _FLOAT64_BOUND).expand_as(value)
+
+    return estimate
 
 
-def _estimate_l2(e: Tensor, d: Tensor, lost: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Estimated squared distances ``[rows, n]`` and the bound of their error."""
-    full = d.square().sum(dim=1).expand(len(e), -1)
-    norms = full if lost is None else full - lost.to(d.dtype) @ d.square().T
-    size = e.square().sum(dim=1, keepdim=True)
-    return size + norms - 2.0 * (e @ d.T), _FLOAT64_BOUND * (size + full)
+def _squared_l2_estimates(d: Tensor) -> Estimate:
+    full = _squares(d)
+
+    def estimate(e: Tensor, lost: Tensor | None) -> tuple[Tensor, Tensor]:
+        size = _squares(e)[:, None]
+        return size + full - _over(lost, d, Tensor.square) - 2.0 * (e @ d.T), _FLOAT64_BOUND * (size + full)
+
+    return estimate
 
 
-def _estimate_l1(e: Tensor, d: Tensor, lost: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Estimated distances ``[rows, n]`` and the bound of their error, in float32 by tiles that fit the cache.
+def _l1_estimates(d: Tensor) -> Estimate:
+    # |a - b| = 2 max(a, b) - a - b: one operation for each pair of values, and sums that need no pairs. In float32, by
+    # tiles that stay in the cache, with the genes in front so that few values are added before float64 takes over.
+    unit = d.abs().amax().clamp(min=torch.finfo(d.dtype).tiny)
+    by_gene = torch.empty(d.T.shape, dtype=torch.float32, device=d.device)
+    torch.div(d.T, unit, out=by_gene)
+    total, size = d.sum(dim=1), _absolutes(d)
+    rows = max(1, _TILE_ELEMENTS // (_TILE_GENES * len(d)))
 
-    |a - b| = 2 max(a, b) - a - b: one operation for each pair of values, and sums that need no pairs.
-    """
-    unit = torch.maximum(e.abs().amax(), d.abs().amax()).clamp(min=torch.finfo(torch.float64).tiny)
-    e, d = e / unit, d / unit
-    largest = torch.zeros((len(e), len(d)), dtype=torch.float64, device=e.device)
-    step = max(1, _TILE_ELEMENTS // (_BLOCK_GENES * len(e)))
-    for genes in range(0, e.shape[1], _BLOCK_GENES):
-        a = e[:, genes : genes + _BLOCK_GENES].to(torch.float32).unsqueeze(1).contiguous()
-        b = d[:, genes : genes + _BLOCK_GENES].to(torch.float32).contiguous()
-        for start in range(0, len(d), step):
-            largest[:, start : start + step] += torch.maximum(a, b[start : start + step]).sum(dim=2)
-    value = 2.0 * largest - e.sum(dim=1, keepdim=True) - d.sum(dim=1)
-    if lost is not None:
-        value -= lost.to(d.dtype) @ d.abs().T
-    return value, _FLOAT32_BOUND * (e.abs().sum(dim=1, keepdim=True) + d.abs().sum(dim=1))
+    def estimate(e: Tensor, lost: Tensor | None) -> tuple[Tensor, Tensor]:
+        scaled = torch.empty(e.T.shape, dtype=torch.float32, device=e.device)
+        torch.div(e.T, unit, out=scaled)
+        largest = torch.zeros((len(e), len(d)), dtype=torch.float64, device=e.device)
+        for start in range(0, len(e), rows):
+            part = slice(start, start + rows)
+            a = scaled[:, part].unsqueeze(2).contiguous()
+            for genes in range(0, len(by_gene), _TILE_GENES):
+                tile = slice(genes, genes + _TILE_GENES)
+                largest[part] += torch.maximum(a[tile], by_gene[tile].unsqueeze(1)).sum(dim=0)
+        value = 2.0 * largest * unit - e.sum(dim=1, keepdim=True) - total - _over(lost, d, Tensor.abs)
+        return value, _FLOAT32_BOUND * (_absolutes(e)[:, None] + size)
+
+    return estimate
+
+
+def _squares(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=1)
+    return norms.square()
+
+
+def _absolutes(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, ord=1, dim=1)
+    return norms
+
+
+def _over(lost: Tensor | None, d: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
+    """The sum of ``measure(d)`` over each row's excluded genes, ``[rows, n]``; zero where there are none."""
+    if lost is None:
+        return d.new_zeros(())
+    genes = lost.any(dim=0).nonzero().flatten()
+    return lost[:, genes].to(d.dtype) @ measure(d[:, genes]).T

@@ -107,7 +107,8 @@ def predicted_profiles(batch: Batch, reference: "PerturbationReference", target_
         return group_sums(batch.rows("x"), group, groups), torch.bincount(group, minlength=groups)
 
     def profiles() -> tuple[Tensor, Tensor]:
-        summed, cells = batch.memo(("perturbation sums", groups), sums)
+        # Sums are kept where one batch has several profiles: for counts, one for each target_sum.
+        summed, cells = batch.memo(("perturbation sums", groups), sums) if reference.scale == "counts" else sums()
         return reference.profiles_of(summed, cells, target_sum), cells
 
     return batch.memo(("perturbation profiles", reference, target_sum), profiles)

@@ -125,9 +125,12 @@ class PerturbationReference:
 
     def sums(self) -> Tensor:
         """Expression summed over the cells of each group, float64 ``[1 + P, genes]``."""
-        if self._sums is None:
-            self._sums = group_sums(self.cells, self.group, 1 + self.num_perturbations)
-        return self._sums
+        if self._sums is not None:
+            return self._sums
+        sums = group_sums(self.cells, self.group, 1 + self.num_perturbations)
+        if self.scale == "counts":  # which have a profile for each target_sum; means need no sums any more
+            self._sums = sums
+        return sums
 
     def profiles(self, target_sum: float = 0.0) -> Tensor:
         """Pseudobulks by code, float64 ``[1 + P, genes]``; zero for a group without cells.

@@ -62,7 +62,8 @@ def difference(profile: Tensor, origin: Tensor) -> Tensor:
 
 def is_zero(effect: Tensor, keep: Tensor | None) -> Tensor:
     """Whether a row of differences is zero, boolean ``[rows]``; True where no gene counts."""
-    return (kept(effect, keep) == 0).all(dim=1)
+    zero = effect == 0
+    return (zero if keep is None else zero | ~keep).all(dim=1)
 
 
 def is_constant(effect: Tensor, keep: Tensor | None, profile: Tensor, origin: Tensor) -> Tensor:
