@@ -1,5 +1,6 @@
 """The card of a metric."""
 
+import textwrap
 from collections.abc import Sequence
 
 from prima_bench.cli.cards import markdown as md
@@ -22,7 +23,7 @@ def metric_card(spec: MetricSpec, *, module: str, tasks: Sequence[TaskSpec], res
     return md.page(
         f"# {spec.title}",
         f"{md.tick(spec.name)}, version {spec.version}. {spec.summary}",
-        md.code(spec.formula, "text"),
+        md.code(_folded(spec.formula), "text"),
         md.facts(
             [
                 ("better", better(spec.direction)),
@@ -42,6 +43,11 @@ def metric_card(spec: MetricSpec, *, module: str, tasks: Sequence[TaskSpec], res
         *(["## Notes", spec.notes] if spec.notes else []),
         *(["## References", md.bullets(spec.references)] if spec.references else []),
     )
+
+
+def _folded(formula: str) -> str:
+    lines = (textwrap.wrap(line, 80, break_long_words=False, break_on_hyphens=False) for line in formula.splitlines())
+    return "\n".join("\n".join(folded) for folded in lines)
 
 
 def _params(params: Sequence[Param]) -> list[str]:
