@@ -107,6 +107,13 @@ def test_bad_predictions_are_five_and_touch_nothing(cli: Cli, predictions: Path,
     assert sorted(p.name for p in tmp_path.iterdir()) == ["missing.h5ad", "result.json", "text.h5ad", "unknown.h5ad"]
 
 
+def test_labels_where_expression_is_wanted_are_five(cli: Cli, predictions: Path, tmp_path: Path) -> None:
+    answer = cli("evaluate", "-t", "perturbation_prediction", "-p", predictions, "-o", tmp_path / "r.json")
+    assert answer.code == 5
+    assert "no X" in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_cannot_work_is_said_before_work_begins(cli: Cli, predictions: Path, tmp_path: Path) -> None:
     good = ["evaluate", "-t", LABELS, "-p", predictions, "-o", tmp_path / "r.json"]
     for wrong, code, named in [

@@ -56,7 +56,8 @@ def read_cells(
     own_labels: Any = None
     if isinstance(x, anndata.AnnData):
         names, genes, own_labels = x.obs_names, x.var_names, x.obs.get(label_key)
-        if x.X is None:
+        # Asking a file-backed AnnData for an X that it lacks raises a KeyError of HDF5.
+        if (x.isbacked and "X" not in x.file) or x.X is None:
             raise error("the AnnData has no X", hint="Put the expression of the cells into X.")
         x = x.X
     elif isinstance(x, pd.DataFrame):
