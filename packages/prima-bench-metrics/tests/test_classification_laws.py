@@ -159,7 +159,8 @@ def test_threads_layout_and_blocks_leave_the_bits(name: str, kind: str, monkeypa
     module = importlib.import_module(load_metric(name).__module__)
     for laid_out in (preds.T.contiguous().T, padded[:, 2:8]):
         assert _bits(getattr(module, name)(laid_out, target, num_classes=6, scores=_scores(kind))) == expected
-    monkeypatch.setattr(probabilities, "_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(probabilities, "_ROW_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(probabilities, "_CLASS_BLOCK_BYTES", 100_000)
     assert _bits(_at_once(name, preds, target, 6, kind)) == expected
 
 

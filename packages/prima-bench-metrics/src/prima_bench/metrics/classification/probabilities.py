@@ -13,7 +13,8 @@ from prima_bench.metrics.classification.checks import Scores
 from prima_bench.metrics.classification.counts import hard_labels
 from prima_bench.metrics.numerics import tree_sum
 
-_BLOCK_BYTES = 32 * 2**20
+_ROW_BLOCK_BYTES = 4 * 2**20  # a few of these stay in cache
+_CLASS_BLOCK_BYTES = 32 * 2**20  # wide enough to read the scores, which lie row by row, in whole cache lines
 
 
 class ClassProbabilities:
@@ -46,7 +47,7 @@ class ClassProbabilities:
     def stored_rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Blocks of rows in order: where they lie, and the scores as given, [rows, C]; not to be written to."""
         n, num_classes = self.shape
-        height = max(1, _BLOCK_BYTES // (8 * num_classes))
+        height = max(1, _ROW_BLOCK_BYTES // (8 * num_classes))
         for start in range(0, n, height):
             rows = slice(start, min(start + height, n))
             yield rows, self._score[rows]
@@ -79,7 +80,7 @@ class ClassProbabilities:
         """
         n, num_classes = self.shape
         dtype = torch.promote_types(self._score.dtype, torch.float32)
-        width = max(1, _BLOCK_BYTES // (8 * max(n, 1)))
+        width = max(1, _CLASS_BLOCK_BYTES // (8 * max(n, 1)))
         for start in range(0, num_classes, width):
             codes = range(start, min(start + width, num_classes))
             block = self._score[:, codes.start : codes.stop].T
