@@ -17,7 +17,7 @@ from prima_bench.tasks.inputs.ids import Ids
 Int64 = npt.NDArray[np.int64]
 
 _SEED = 6025
-_BLOCK_ELEMENTS = 1 << 19
+_BLOCK_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +114,21 @@ class RowDigest:
         Args:
             block: Float, dense [k, width] or canonical CSR.
         """
-        if issparse(block):
-            terms = _bits(block.data) * self._factors[block.indices]
-            running = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(terms, dtype=np.int64)])
-            return np.asarray(np.diff(running[block.indptr]), dtype=np.int64)
-        out = np.empty(len(block), dtype=np.int64)
-        step = max(1, _BLOCK_ELEMENTS // max(block.shape[1], 1))
-        for start in range(0, len(block), step):
-            out[start : start + step] = _bits(block[start : start + step]) @ self._factors
+        n = block.shape[0]
+        out = np.zeros(n, dtype=np.int64)
+        per_row = block.nnz / max(n, 1) if issparse(block) else block.shape[1]
+        step = max(1, int(_BLOCK_ELEMENTS // max(per_row, 1)))
+        for start in range(0, n, step):
+            part = slice(start, min(start + step, n))
+            out[part] = self._sparse(block, part) if issparse(block) else _bits(block[part]) @ self._factors
         return out
+
+    def _sparse(self, block: Any, rows: slice) -> Int64:
+        indptr = block.indptr[rows.start : rows.stop + 1]
+        values = slice(indptr[0], indptr[-1])
+        running = np.zeros(indptr[-1] - indptr[0] + 1, dtype=np.int64)
+        np.cumsum(_bits(block.data[values]) * self._factors[block.indices[values]], out=running[1:])
+        return np.asarray(np.diff(running[indptr - indptr[0]]))
 
 
 def _bits(values: npt.NDArray[Any]) -> Int64:

@@ -18,8 +18,9 @@ from anndata.abc import CSCDataset, CSRDataset
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError
 
-BLOCK_BYTES = 32 * 1024 * 1024
-"""Size of a block: large enough that reading is fast, small enough that checking it needs little memory."""
+BLOCK_BYTES = 32 * 2**20
+"""Size of a dense block, and of each half (values, columns) of a sparse one: small against what is buffered, and large
+enough that the allocator takes it straight from the system and gives it back, so that no memory is left in holes."""
 
 _EXACT_FLOAT32 = 2**24
 _EXACT_FLOAT64 = 2**53
@@ -33,8 +34,9 @@ class Matrix:
         shape: Rows and columns.
         sparse: Whether blocks come as CSR.
         bytes_per_row: Size of an average row once read.
-        read: Rows ``start`` to ``stop`` as a numpy array or CSR; may share memory with the caller's data.
+        read: Rows ``start`` to ``stop`` as a numpy array or CSR.
         error: What to raise.
+        fresh: Whether nobody else holds the memory of what ``read`` returns.
     """
 
     shape: tuple[int, int]
@@ -42,6 +44,7 @@ class Matrix:
     bytes_per_row: float
     read: Callable[[int, int], Any]
     error: type[PrimaBenchError]
+    fresh: bool = False
 
     def blocks(
         self, columns: npt.NDArray[np.int64] | None = None, keep: npt.NDArray[np.bool_] | None = None
@@ -58,7 +61,8 @@ class Matrix:
         Raises:
             PrimaBenchError: If values are not real numbers, or a sparse matrix is malformed.
         """
-        step = max(1, int(BLOCK_BYTES // max(self.bytes_per_row, 1)))
+        size = BLOCK_BYTES * (9 / 4 if self.sparse else 1)
+        step = max(1, int(size // max(self.bytes_per_row, 1)))
         for start in range(0, self.shape[0], step):
             stop = min(start + step, self.shape[0])
             rows = np.arange(start, stop) if keep is None else start + np.flatnonzero(keep[start:stop])
@@ -72,7 +76,7 @@ class Matrix:
         if columns is not None:
             block = np.take(block, columns, axis=1)
         block = np.ascontiguousarray(as_real(block, self.error))
-        return block.copy() if np.may_share_memory(block, source) else block
+        return block.copy() if not self.fresh and np.may_share_memory(block, source) else block
 
     def _csr(self, source: Any, columns: Any, inside: Any) -> Any:
         try:
@@ -82,7 +86,10 @@ class Matrix:
                 f"the sparse matrix is malformed: {error}", hint="Its indices or pointers contradict each other."
             ) from error
         block = sp.csr_matrix(source, copy=False)
-        block = block.copy() if inside is None else block[inside]
+        if inside is not None:
+            block = block[inside]
+        elif not self.fresh:
+            block = block.copy()
         if columns is not None:
             target = np.empty(self.shape[1], dtype=block.indices.dtype)
             target[columns] = np.arange(len(columns), dtype=target.dtype)
@@ -112,12 +119,15 @@ def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ma
     if isinstance(x, CSRDataset | CSCDataset):
         if x.format == "csr":
             stored: Any = x
-            return _sparse_matrix(stored, float(stored.group["indices"].shape[0]), lambda a, b: stored[a:b], error)
-        x = x.to_memory()
+            return _sparse_matrix(
+                stored, float(stored.group["indices"].shape[0]), lambda a, b: stored[a:b], True, error
+            )
+        x = x.to_memory().tocsr()
+        return _sparse_matrix(x, float(x.nnz), lambda a, b: _slice(x, a, b), True, error)
     if sp.issparse(x):
         # Row slices of anything but CSR cost a pass over the whole matrix each.
         csr = x if x.format == "csr" and x.ndim == 2 else sp.csr_matrix(x)
-        return _sparse_matrix(csr, float(csr.nnz), lambda a, b: _slice(csr, a, b), error)
+        return _sparse_matrix(csr, float(csr.nnz), lambda a, b: _slice(csr, a, b), csr is not x, error)
     if isinstance(x, np.ndarray | h5py.Dataset):
         if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
             raise error("the matrix has masked values", hint="Every value must be given.")
@@ -151,9 +161,11 @@ def as_real(values: npt.NDArray[Any], error: type[PrimaBenchError]) -> npt.NDArr
     raise error(f"values of dtype {values.dtype} are not real numbers", hint="Give float or integer values.")
 
 
-def _sparse_matrix(x: Any, nnz: float, read: Callable[[int, int], Any], error: type[PrimaBenchError]) -> Matrix:
+def _sparse_matrix(
+    x: Any, nnz: float, read: Callable[[int, int], Any], fresh: bool, error: type[PrimaBenchError]
+) -> Matrix:
     bytes_per_row = (nnz / max(x.shape[0], 1)) * (x.dtype.itemsize + 4) + 8
-    return Matrix((x.shape[0], x.shape[1]), True, bytes_per_row, read, error)
+    return Matrix((x.shape[0], x.shape[1]), True, bytes_per_row, read, error, fresh)
 
 
 def _slice(x: Any, start: int, stop: int) -> Any:

@@ -16,6 +16,7 @@ Scale = Literal["counts", "log1p_cp10k"]
 SCALES: tuple[str, ...] = get_args(Scale)
 
 TOTAL = 1e4
+_PIECE = 1 << 17
 SOLUTION_EXCESS = 1e-3
 """How far a solution's row total may lie above 10,000: rounding of float32."""
 PREDICTION_EXCESS = 0.1
@@ -77,10 +78,9 @@ class ScaleCheck:
                 f"scale={self._scale!r} has none; clip or transform the values if they are differences or residuals.",
             )  # fmt: skip
         if self._scale == "counts":
-            broken = values != np.rint(values)
-            if broken.any():
+            if not _all_whole(values):
                 self._refuse_cells(
-                    block, ids, genes, broken, f"hold fractions (values up to {high:.4g})",
+                    block, ids, genes, values != np.rint(values), f"hold fractions (values up to {high:.4g})",
                     "scale='counts' was declared and means non-negative whole numbers; these look log-normalised or "
                     "averaged. Predict counts, or declare the scale that solution and predictions are on.",
                 )  # fmt: skip
@@ -127,11 +127,14 @@ def _whole_rows(block: Any) -> npt.NDArray[np.int64]:
     dense = isinstance(block, np.ndarray)
     top = block.max(axis=1) if dense else _reduce_rows(np.maximum, block.indptr, block.data)
     candidates = np.flatnonzero((top >= 2) & (top == np.rint(top)))
-    return np.array([r for r in candidates if _is_whole(_rows(block, r))], dtype=np.int64)
+    return np.array([r for r in candidates if _all_whole(_rows(block, r))], dtype=np.int64)
 
 
-def _is_whole(values: npt.NDArray[Any]) -> bool:
-    return bool((values == np.rint(values)).all())
+def _all_whole(values: npt.NDArray[Any]) -> bool:
+    # In pieces that stay in the processor's cache: much faster, and next to no memory.
+    flat = values.reshape(-1)
+    pieces = (flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE))
+    return all(bool((piece == np.rint(piece)).all()) for piece in pieces)
 
 
 def _rows(block: Any, rows: Any) -> npt.NDArray[Any]:
