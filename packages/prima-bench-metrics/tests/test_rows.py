@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prima_bench.metrics import rows as module
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.rows import RowMatrix, SparseRows
 
@@ -49,12 +50,14 @@ def test_canonical_blocks_are_the_nonzeros_row_by_row(drawn, rows_per_block):
     assert torch.equal(values, dense[dense != 0])
 
 
-@given(matrices(), st.integers(1, 5))
-def test_equal_rows_compares_values_not_storage(drawn, rows_per_block):
+@given(matrices(), st.integers(1, 40))
+def test_equal_rows_compares_values_not_storage(drawn, elements):
     matrix, dense = drawn
     a = torch.arange(len(dense)).repeat_interleave(len(dense))
     b = torch.arange(len(dense)).repeat(len(dense))
-    assert torch.equal(matrix.equal_rows(a, b, rows_per_block), (dense[a] == dense[b]).all(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BLOCK_ELEMENTS", elements)
+        assert torch.equal(matrix.equal_rows(a, b), (dense[a] == dense[b]).all(1))
     assert matrix.equal_rows(a[:0], b[:0]).shape == (0,)
 
 
@@ -110,3 +113,10 @@ def test_a_malformed_sparse_matrix_is_refused(values, columns, lengths, words):
 def test_chunks_need_one_width(chunks):
     with pytest.raises(InputError, match="one width"):
         RowMatrix(chunks)
+
+
+def test_integers_stay_integers():
+    big = 2**53 + 1
+    matrix = RowMatrix([torch.tensor([[big, 1]]), torch.tensor([[big - 1, 1]])])
+    assert matrix.take(torch.tensor([1, 0])).tolist() == [[big - 1, 1], [big, 1]]
+    assert matrix.equal_rows(torch.tensor([0, 0]), torch.tensor([0, 1])).tolist() == [True, False]

@@ -20,7 +20,7 @@ WORLD = 3
 def seen(tmp_path_factory) -> list[dict]:
     """What each of three processes saw in every case."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
     reports = [folder / f"{r}.json" for r in range(WORLD)]
     command = [sys.executable, str(HERE / "sync_worker.py"), str(WORLD), str(folder / "meeting")]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

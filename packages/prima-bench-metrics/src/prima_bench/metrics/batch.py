@@ -117,12 +117,11 @@ class Batch:
         a, b = self._order[again], self._order[first]
         differs = torch.zeros(len(a), dtype=torch.bool, device=self.device)
         for name, field in self._fields.items():
-            if field.width == "rows":
-                differs |= ~RowMatrix([c[name] for c in self._chunks]).equal_rows(a, b)
-            else:
+            if field.width == "scalar":
                 values = self._laid_out(name)
-                same = values[a] == values[b]
-                differs |= ~(same if same.dim() == 1 else same.all(dim=1))
+                differs |= values[a] != values[b]
+            else:
+                differs |= ~RowMatrix([c[name] for c in self._chunks]).equal_rows(a, b)
         ids = torch.unique(self.index[again][differs]).tolist()
         if ids:
             named = ", ".join(map(str, ids[:_NAMED])) + (f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else "")

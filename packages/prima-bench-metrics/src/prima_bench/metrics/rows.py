@@ -6,6 +6,7 @@ buffered: chunks of either layout and of float32 or float64, behind a permutatio
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Self
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
 
-_CHECK_ELEMENTS = 1 << 22
+_BLOCK_ELEMENTS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +123,8 @@ class RowMatrix:
     """A real matrix ``[n, w]`` held as chunks of dense or sparse rows, read in a given order.
 
     Args:
-        chunks: Dense ``[k, w]`` tensors or canonical :class:`SparseRows`, float32 or float64, on one device.
+        chunks: Dense ``[k, w]`` tensors or canonical :class:`SparseRows`, of float32 and float64 or of int64, on one
+            device.
         order: Row ``i`` of the view is row ``order[i]`` of the chunks laid end to end, ``[n]``; None when as they lie.
 
     Example:
@@ -141,7 +143,7 @@ class RowMatrix:
         self._starts = torch.tensor([0, *sizes], device=self.device).cumsum(0)[:-1]
         n = sum(sizes) if order is None else order.shape[0]
         self.shape: tuple[int, int] = (n, chunks[0].shape[1])
-        self.dtype = torch.float64 if any(c.dtype == torch.float64 for c in chunks) else torch.float32
+        self.dtype = reduce(torch.promote_types, (c.dtype for c in chunks))
         self._offsets = [c.lengths.cumsum(0) - c.lengths if isinstance(c, SparseRows) else None for c in chunks]
 
     def take(self, positions: Tensor) -> Tensor:
@@ -151,7 +153,7 @@ class RowMatrix:
             positions: Which rows of the view, int64 ``[k]``, in any order, repeated or not.
 
         Returns:
-            ``[k, w]`` in float32, or in float64 when any chunk is float64.
+            ``[k, w]`` in the chunks' dtype; in float64 when only some are float32.
         """
         if len(self._chunks) == 1 and isinstance(self._chunks[0], Tensor):
             return self._chunks[0].index_select(0, self._source(positions))
@@ -167,8 +169,9 @@ class RowMatrix:
                 out.view(-1).scatter_(0, place, chunk.values.index_select(0, where).to(self.dtype))
         return out
 
-    def equal_rows(self, a: Tensor, b: Tensor, rows_per_block: int = 256) -> Tensor:
+    def equal_rows(self, a: Tensor, b: Tensor) -> Tensor:
         """Whether rows ``a[i]`` and ``b[i]`` hold the same values, whatever their layout and dtype: bool ``[k]``."""
+        rows_per_block = max(1, _BLOCK_ELEMENTS // self.shape[1])
         same = [
             (self.take(a[i : i + rows_per_block]) == self.take(b[i : i + rows_per_block])).all(dim=1)
             for i in range(0, len(a), rows_per_block)
