@@ -18,10 +18,6 @@ from prima_bench.tasks.results.text import ARROWS, number, table
 
 Source = str | PathLike[str] | EvalResult
 
-MAX_COLUMNS = 6
-"""Metrics that a board's text shows; its data hold all."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One model's line.
@@ -74,9 +70,8 @@ class Board:
         return list(groups.values())
 
     def to_text(self) -> str:
-        """The board as a plain-text table of its first metrics, unranked rows below it."""
-        ordered = [*self.order_by, *(m for m in self.directions if m not in self.order_by)]
-        columns, more = ordered[:MAX_COLUMNS], ordered[MAX_COLUMNS:]
+        """The board as a plain-text table, the ranking metrics first, unranked rows below it."""
+        columns = [*self.order_by, *(m for m in self.directions if m not in self.order_by)]
         header = ("rank", "model", *(f"{m} {ARROWS[self.directions[m]]}" for m in columns))
         shared = {r.rank for r in self.rows if sum(o.rank == r.rank for o in self.rows) > 1}
         ranked = [
@@ -87,7 +82,6 @@ class Board:
         lines = [f"{self.task} on {self.dataset}", *(f"  differs in {d}" for d in self.differs)]
         lines += table(header, ranked, right=(0, *range(2, len(header))))
         lines += [f"not ranked: {r.model}: {r.reason}" for r in self.rows if r.rank is None]
-        lines += [f"{len(more)} more metrics: {', '.join(more)}"] if more else []
         return "\n".join(lines)
 
 
