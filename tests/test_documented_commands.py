@@ -18,14 +18,16 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"
 )
-_FENCE = re.compile(r"^ *```[^\n]*\n(.*?)^ *```", flags=re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^ *```(?P<language>[^\n]*)\n(?P<block>.*?)^ *```", flags=re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:uv run )?prima-bench [^`]*)`")
 
 
 def commands(text: str) -> Iterator[str]:
     """The command lines that a document shows, in blocks and in running text."""
-    for block in _FENCE.findall(text):
-        for line in block.replace("\\\n", " ").splitlines():
+    for fence in _FENCE.finditer(text):
+        if fence["language"] not in ("bash", "console", "sh", "shell"):
+            continue
+        for line in fence["block"].replace("\\\n", " ").splitlines():
             if re.match(r"\s*\$? ?(uv run |uvx )?prima-bench( |$)", line):
                 yield line
     yield from _INLINE.findall(_FENCE.sub("", text))
