@@ -18,10 +18,18 @@ def evaluate(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Result file; ends in .json.")],
     predictions: Annotated[
         list[Path] | None,
-        typer.Option("--predictions", "-p", metavar="FILE", help="Predictions; every file is one update.", exists=True),
+        typer.Option(
+            "--predictions",
+            "-p",
+            metavar="FILE",
+            help="Predictions; every file is one update.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     more: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="More predictions, as *.h5ad gives.", exists=True)
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="More predictions, as *.h5ad gives.", exists=True, dir_okay=False),
     ] = None,
     dataset: Dataset = None,
     metrics: Annotated[
@@ -43,7 +51,13 @@ def evaluate(
     ] = None,
     solution: Annotated[
         Path | None,
-        typer.Option("--solution", metavar="FILE", help="Score against this file instead of a dataset.", exists=True),
+        typer.Option(
+            "--solution",
+            metavar="FILE",
+            help="Score against this file instead of a dataset.",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     perturbation_key: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Own solution: column of obs that names the perturbation.")
