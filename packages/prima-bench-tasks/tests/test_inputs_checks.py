@@ -137,7 +137,7 @@ def test_target_maps(target_map: Any, columns: Any) -> None:
         ({"A": "ahr", "B": []}, "'AHR' is"),
         (7, "cannot be a int"),
         ("symbols", "neither 'labels' nor"),
-        ("labels", "2 of 2 labels do not name genes"),
+        ("labels", "2 of 2 labels name no gene"),
     ],
 )
 def test_wrong_target_maps(target_map: Any, seen: str) -> None:

@@ -110,7 +110,7 @@ def test_a_label_called_na_is_a_label_and_an_empty_one_is_none(labelled: Any, tm
     run.update(tmp_path / "labels.csv")
     assert run.compute().predictions.n_rows == 24
     guess.where(guess.index != "c05", "").to_csv(tmp_path / "labels.csv")
-    with pytest.raises(PredictionError, match="1 rows have no class label: 'c05'"):
+    with pytest.raises(PredictionError, match="1 row without a class label: 'c05'"):
         run.update(tmp_path / "labels.csv")
 
 

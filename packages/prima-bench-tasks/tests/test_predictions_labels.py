@@ -24,7 +24,7 @@ def changed(series: pd.Series, **labels: Any) -> pd.Series:
 
 def test_unknown_label_names_the_nearest(labelled: Any, refused: Any) -> None:
     error = refused(labelled, changed(labelled.predictions, c03="NKT"))
-    assert "unknown class 'NKT' (1 rows: 'c03')" in error.message
+    assert "unknown class 'NKT' (1 row: 'c03')" in error.message
     assert "'NK'" in error.hint
 
 
@@ -37,7 +37,7 @@ def test_near_miss_is_named_and_never_merged(labelled: Any, refused: Any, label:
 @pytest.mark.parametrize("missing", [None, np.nan, "", " ", pd.NA])
 def test_missing_labels(labelled: Any, refused: Any, missing: Any) -> None:
     error = refused(labelled, changed(labelled.predictions, c00=missing, c07=missing))
-    assert "2 rows have no class label" in error.message
+    assert "2 rows without a class label" in error.message
     assert "'c00', 'c07'" in error.message
 
 
@@ -47,7 +47,7 @@ def test_numbers_among_labels(labelled: Any, refused: Any) -> None:
 
 def test_unknown_ids_show_how_known_ones_look(labelled: Any, refused: Any) -> None:
     error = refused(labelled, labelled.predictions.rename(lambda name: name.upper()))
-    assert "24 of 24 cells are not in the solution: 'C00', 'C01', 'C02', 'C03', 'C04' and 19 more" in error.message
+    assert "24 of 24 cells not found in the solution: 'C00', 'C01', 'C02', 'C03', 'C04' and 19 more" in error.message
     assert "'c00'" in error.hint
 
 
@@ -64,7 +64,7 @@ def test_rows_without_names(labelled: Any, refused: Any, values: Any) -> None:
 
 def test_missing_ids(labelled: Any, refused: Any) -> None:
     ids = [*labelled.predictions.index[:-2], None, np.nan]
-    assert "2 ids are missing, at rows '22', '23'" in refused(labelled, list(labelled.predictions), ids=ids).message
+    assert "2 ids missing, at rows '22', '23'" in refused(labelled, list(labelled.predictions), ids=ids).message
 
 
 def test_one_id_for_each_row(labelled: Any, refused: Any) -> None:
@@ -75,7 +75,7 @@ def test_one_id_for_each_row(labelled: Any, refused: Any) -> None:
 def test_missing_rows_are_named_at_compute(labelled: Any) -> None:
     run = labelled.evaluation()
     run.update(labelled.predictions[:-3])
-    with pytest.raises(PredictionError, match="3 of 24 rows are not predicted: 'c21', 'c22', 'c23'"):
+    with pytest.raises(PredictionError, match="3 of 24 rows not predicted: 'c21', 'c22', 'c23'"):
         run.compute()
     run.update(labelled.predictions[-3:])
     assert run.compute().result_digest == labelled.result().result_digest
@@ -89,7 +89,7 @@ def test_conflicting_repeats_within_an_update(labelled: Any, refused: Any) -> No
     row = labelled.predictions[4:5]
     other = changed(row, c04="NK" if row.iloc[0] != "NK" else "Treg")
     error = refused(labelled, pd.concat([labelled.predictions[5:8], row, other]))
-    assert "1 rows came more than once with different content: 'c04'" in error.message
+    assert "1 row came more than once with different content: 'c04'" in error.message
 
 
 def test_conflicting_repeats_across_updates(labelled: Any, refused: Any) -> None:
@@ -113,8 +113,8 @@ def test_labels_and_scores_do_not_mix(labelled: Any, refused: Any) -> None:
 @pytest.mark.parametrize(
     ("poke", "seen"),
     [
-        (np.nan, "1 rows hold NaN or infinite scores: 'c05'"),
-        (-np.inf, "1 rows hold NaN or infinite scores: 'c05'"),
+        (np.nan, "NaN or infinite scores in 1 row: 'c05'"),
+        (-np.inf, "NaN or infinite scores in 1 row: 'c05'"),
         (-0.2, "outside [0, 1]"),
         (1.4, "outside [0, 1]"),
         (0.9999, "do not sum to 1"),
@@ -167,7 +167,7 @@ def test_wrong_width_without_names(labelled: Any, refused: Any) -> None:
 def test_codes_outside_the_classes(labelled: Any, refused: Any) -> None:
     codes = np.arange(24) % 5
     error = refused(labelled, codes, ids=labelled.predictions.index)
-    assert "4 class codes lie outside 0 to 3: 'c04', 'c09', 'c14', 'c19' (first: 4)" in error.message
+    assert "4 class codes outside 0 to 3: 'c04', 'c09', 'c14', 'c19' (first: 4)" in error.message
 
 
 def test_codes_are_ambiguous_where_classes_are_numbers(labelled: Any) -> None:
@@ -196,7 +196,7 @@ def test_a_label_beside_scores_must_agree(labelled: Any) -> None:
     agreed = labelled.result(cells, metrics=SCORE_METRICS)
     assert agreed.result_digest == labelled.result(scores, metrics=SCORE_METRICS).result_digest
     cells.obs.loc["c02", "type"] = scores.loc["c02"].idxmin()
-    with pytest.raises(PredictionError, match="not their best-scoring class: 'c02'"):
+    with pytest.raises(PredictionError, match="other than the best-scoring class in 1 row: 'c02'"):
         labelled.evaluation().update(cells)
 
 

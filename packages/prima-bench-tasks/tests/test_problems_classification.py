@@ -29,9 +29,9 @@ def test_wrong_options(labelled: Any, options: dict[str, Any], seen: str) -> Non
 
 def test_solutions_that_cannot_be_used(labelled: Any) -> None:
     truth = labelled.solution.obs["type"].astype(object)
-    with pytest.raises(DataError, match="1 rows have no class label: 'c02'"):
+    with pytest.raises(DataError, match="1 row without a class label: 'c02'"):
         labelled.evaluation(solution=truth.where(truth.index != "c02", None).to_frame())
-    with pytest.raises(DataError, match="names 1 rows more than once: 'c00'"):
+    with pytest.raises(DataError, match="names 1 row more than once: 'c00'"):
         labelled.evaluation(solution=truth.rename({"c01": "c00"}).to_frame())
     with pytest.raises(DataError, match="holds numbers, not labels"):
         labelled.evaluation(solution=pd.DataFrame({"type": [1, 2]}, index=["a", "b"]), classes=None)

@@ -101,6 +101,15 @@ def first_few(ids: Iterable[object], limit: int = 5) -> str:
     return ", ".join(items[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def counted(n: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "row"), counted(2, "row")
+    ('1 row', '2 rows')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 @contextmanager
 def raised_as(kind: type[PrimaBenchError], source: type[Exception]) -> Iterator[None]:
     """Re-raise a leaf package's ``source`` errors as ``kind``, keeping message and hint."""

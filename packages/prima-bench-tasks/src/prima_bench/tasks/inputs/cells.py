@@ -6,7 +6,7 @@ from typing import Any
 import anndata
 import pandas as pd
 
-from prima_bench.tasks.errors import PredictionError, PrimaBenchError, first_few
+from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
 from prima_bench.tasks.inputs.files import Arrays
 from prima_bench.tasks.inputs.ids import Ids, as_ids
 from prima_bench.tasks.inputs.matrix import Matrix, open_matrix
@@ -75,7 +75,7 @@ def read_cells(
     )
     n = matrix.shape[0]
     if len(table.ids) != n:
-        raise error(f"{len(table.ids)} ids for {n} rows", hint="Give one id for each row.")
+        raise error(f"{counted(len(table.ids), 'id')} for {counted(n, 'row')}", hint="Give one id for each row.")
     if n == 0:
         raise error("there are no rows", hint="Leave out empty shards.")
     return table

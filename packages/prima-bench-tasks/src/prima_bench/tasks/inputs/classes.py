@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prima_bench.metrics.classification.checks import SUM_TOLERANCE
-from prima_bench.tasks.errors import PredictionError, UsageError, first_few
+from prima_bench.tasks.errors import PredictionError, UsageError, counted, first_few
 from prima_bench.tasks.inputs.ids import Ids, as_ids
 from prima_bench.tasks.inputs.labels import LabelTable
 from prima_bench.tasks.inputs.ledger import Int64, RowDigest
@@ -37,7 +37,7 @@ def check_codes(codes: Codes, ids: Ids, classes: Sequence[str], lowest: int) -> 
     outside = (codes < lowest) | (codes >= len(classes))
     if outside.any():
         raise PredictionError(
-            f"{outside.sum()} class codes lie outside 0 to {len(classes) - 1}: {first_few(ids[outside])} "
+            f"{counted(int(outside.sum()), 'class code')} outside 0 to {len(classes) - 1}: {first_few(ids[outside])} "
             f"(first: {codes[outside][0]})",
             hint=f"A code is a position in the list of classes: 0 is {classes[0]!r}, "
             f"{len(classes) - 1} is {classes[-1]!r}.",
@@ -116,7 +116,7 @@ class ClassScores:
         wild = ~np.isfinite(block).all(axis=1)
         if wild.any():
             raise PredictionError(
-                f"{wild.sum()} rows hold NaN or infinite scores: {first_few(ids[wild])}",
+                f"NaN or infinite scores in {counted(int(wild.sum()), 'row')}: {first_few(ids[wild])}",
                 hint="Every score must be finite.",
             )
         if self._kind == "logit":
@@ -125,15 +125,16 @@ class ClassScores:
         outside = ((block < 0) | (block > 1)).any(axis=1)
         if outside.any():
             raise PredictionError(
-                f"{outside.sum()} rows hold scores outside [0, 1] (seen {block.min():.4g} to {block.max():.4g}): "
-                f"{first_few(ids[outside])}",
+                f"scores outside [0, 1] in {counted(int(outside.sum()), 'row')} "
+                f"(seen {block.min():.4g} to {block.max():.4g}): {first_few(ids[outside])}",
                 hint=hint,
             )
         total = block.sum(axis=1, dtype=np.float64)
         off = np.abs(total - 1) > SUM_TOLERANCE
         if off.any():
             raise PredictionError(
-                f"the scores of {off.sum()} rows do not sum to 1 (first: {total[off][0]:.6g}): {first_few(ids[off])}",
+                f"scores that do not sum to 1 in {counted(int(off.sum()), 'row')} (first: {total[off][0]:.6g}): "
+                f"{first_few(ids[off])}",
                 hint=hint,
             )
 
@@ -142,6 +143,7 @@ class ClassScores:
         disagree = own < block.max(axis=1)
         if disagree.any():
             raise PredictionError(
-                f"{disagree.sum()} rows carry a label that is not their best-scoring class: {first_few(ids[disagree])}",
+                f"labels other than the best-scoring class in {counted(int(disagree.sum()), 'row')}: "
+                f"{first_few(ids[disagree])}",
                 hint="Where there are scores they decide. Give labels or scores, or let them agree.",
             )

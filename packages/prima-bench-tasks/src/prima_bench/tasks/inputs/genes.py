@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from prima_bench.tasks.errors import DataError, PredictionError, first_few
+from prima_bench.tasks.errors import DataError, PredictionError, counted, first_few
 from prima_bench.tasks.inputs.ids import Ids, as_ids, repeated
 
 ColumnOrder = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ class GeneSpace:
     def __init__(self, genes: Any) -> None:
         self.genes: Ids = as_ids(genes, error=DataError)
         if twice := repeated(self.genes):
-            raise DataError(f"the solution names {len(twice)} genes more than once: {first_few(twice)}")
+            raise DataError(f"the solution names {counted(len(twice), 'gene')} more than once: {first_few(twice)}")
         self._index = pd.Index(self.genes, dtype=object)
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class GeneSpace:
         names = as_ids(genes)
         if twice := repeated(names):
             raise PredictionError(
-                f"predictions name {len(twice)} genes more than once: {first_few(twice)}",
+                f"predictions name {counted(len(twice), 'gene')} more than once: {first_few(twice)}",
                 hint="Gene names must be unique; drop or merge the repeated columns.",
             )
         index = pd.Index(names, dtype=object)
@@ -76,7 +76,7 @@ class GeneSpace:
         if len(missing):
             parts.append(f"lack {len(missing)} of the solution's {len(self)} genes: {first_few(missing)}")
         if len(extra):
-            parts.append(f"hold {len(extra)} genes that the solution lacks: {first_few(extra)}")
+            parts.append(f"hold {counted(len(extra), 'gene')} that the solution lacks: {first_few(extra)}")
         folded = {_fold(str(gene)): str(gene) for gene in missing}
         near = [(str(gene), folded[_fold(str(gene))]) for gene in extra if _fold(str(gene)) in folded]
         hint = "Give exactly the genes of the test split, in any order."

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from prima_bench.tasks.errors import PredictionError, PrimaBenchError, first_few
+from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
 
 Ids = npt.NDArray[np.object_]
 Positions = npt.NDArray[np.int64]
@@ -33,7 +33,9 @@ def as_ids(values: Any, *, error: type[PrimaBenchError] = PredictionError) -> Id
     array = np.asarray(values, dtype=object)
     missing = np.flatnonzero(pd.isna(array))
     if len(missing):
-        raise error(f"{len(missing)} ids are missing, at rows {first_few(missing)}", hint="Every row needs an id.")
+        raise error(
+            f"{counted(len(missing), 'id')} missing, at rows {first_few(missing)}", hint="Every row needs an id."
+        )
     kind = pd.api.types.infer_dtype(array, skipna=False)
     if kind == "string" or not len(array):
         return array
@@ -79,7 +81,7 @@ class RowIndex:
         unknown = ids[positions < 0]
         if len(unknown):
             raise PredictionError(
-                f"{len(unknown)} of {len(ids)} {self._what} are not in the solution: {first_few(unknown)}",
-                hint=f"Use the obs_names of the test split, which look like {str(self.ids[0])!r}; "
-                "for anything but AnnData, set the index or pass ids=.",
+                f"{len(unknown)} of {len(ids)} {self._what} not found in the solution: {first_few(unknown)}",
+                hint=f"Use the solution's own names, which look like {str(self.ids[0])!r}; for anything but "
+                "AnnData, set the index or pass ids=.",
             )

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from prima_bench.tasks.errors import PredictionError, PrimaBenchError, first_few
+from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
 from prima_bench.tasks.inputs.files import Arrays
 from prima_bench.tasks.inputs.ids import Ids, as_ids
 from prima_bench.tasks.inputs.matrix import Matrix, open_matrix
@@ -73,7 +73,7 @@ def read_labels(
     for part in (table.labels, table.codes, table.scores):
         n = None if part is None else part.shape[0] if isinstance(part, Matrix) else len(part)
         if n is not None and n != len(table.ids):
-            raise error(f"{len(table.ids)} ids for {n} rows", hint="Give one id for each row.")
+            raise error(f"{counted(len(table.ids), 'id')} for {counted(n, 'row')}", hint="Give one id for each row.")
     if not len(table.ids):
         raise error("there are no rows", hint="Leave out empty shards.")
     return table

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import issparse
 
-from prima_bench.tasks.errors import PredictionError, first_few
+from prima_bench.tasks.errors import PredictionError, counted, first_few
 from prima_bench.tasks.inputs.ids import Ids
 
 Int64 = npt.NDArray[np.int64]
@@ -77,7 +77,8 @@ class Ledger:
         if clash.any():
             names = list(dict.fromkeys(rows.ids[order[clash]]))
             raise PredictionError(
-                f"{len(names)} rows came more than once with different content: {first_few(names)}", hint=self._hint
+                f"{counted(len(names), 'row')} came more than once with different content: {first_few(names)}",
+                hint=self._hint,
             )
 
     def add(self, rows: Rows) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from prima_bench.tasks.errors import PrimaBenchError, UsageError, first_few
+from prima_bench.tasks.errors import PrimaBenchError, UsageError, counted, first_few
 from prima_bench.tasks.inputs.ids import Ids
 
 Scale = Literal["counts", "log1p_cp10k"]
@@ -70,17 +70,17 @@ class ScaleCheck:
         low, high = float(values.min()), float(values.max())
         if not (np.isfinite(low) and np.isfinite(high)):
             self._refuse_cells(
-                block, ids, genes, ~np.isfinite(values), "hold NaN or infinite values", "Every value must be finite."
+                block, ids, genes, ~np.isfinite(values), "NaN or infinite values", "Every value must be finite."
             )
         if low < 0:
             self._refuse_cells(
-                block, ids, genes, values < 0, "hold negative values",
+                block, ids, genes, values < 0, "negative values",
                 f"scale={self._scale!r} has none; clip or transform the values if they are differences or residuals.",
             )  # fmt: skip
         if self._scale == "counts":
             if not _all_whole(values):
                 self._refuse_cells(
-                    block, ids, genes, values != np.rint(values), f"hold fractions (values up to {high:.4g})",
+                    block, ids, genes, values != np.rint(values), f"fractions (values up to {high:.4g})",
                     "scale='counts' was declared and means non-negative whole numbers; these look log-normalised or "
                     "averaged. Predict counts, or declare the scale that solution and predictions are on.",
                 )  # fmt: skip
@@ -92,7 +92,8 @@ class ScaleCheck:
         if len(whole):
             seen = _rows(block, whole).max()
             raise self._error(
-                f"{self._what}: {len(whole)} rows hold only whole numbers (up to {seen:.4g}): {first_few(ids[whole])}",
+                f"{self._what}: only whole numbers (up to {seen:.4g}) in {counted(len(whole), 'row')}: "
+                f"{first_few(ids[whole])}",
                 hint="scale='log1p_cp10k' was declared; these look like counts. Apply log1p(1e4 * x / row total), or "
                 "declare scale='counts'.",
             )
@@ -100,8 +101,8 @@ class ScaleCheck:
         above = np.flatnonzero(~(totals <= self._limit))
         if len(above):
             raise self._error(
-                f"{self._what}: {len(above)} rows undo to more than 10,000 counts, up to {totals.max():.4g}: "
-                f"{first_few(ids[above])}",
+                f"{self._what}: more than 10,000 counts, up to {totals.max():.4g}, once the logarithm is undone, in "
+                f"{counted(len(above), 'row')}: {first_few(ids[above])}",
                 hint="scale='log1p_cp10k' was declared: sum(expm1(row)) is at most 1e4. These look normalised to "
                 "another total, or not logarithmic.",
             )
@@ -116,7 +117,7 @@ class ScaleCheck:
             first = block.data[where[0]]
         distinct = np.unique(rows)
         raise self._error(
-            f"{self._what}: {len(distinct)} rows {seen}: {first_few(ids[distinct])} "
+            f"{self._what}: {seen} in {counted(len(distinct), 'row')}: {first_few(ids[distinct])} "
             f"(first: {first:.6g} for gene {str(genes[columns[0]])!r})",
             hint=hint,
         )

@@ -96,7 +96,7 @@ def _refuse_unresolved(named: Mapping[str, list[str]], genes: GeneSpace) -> None
     unresolved = [label for label, listed in named.items() if (genes.positions([g.strip() for g in listed]) < 0).any()]
     if unresolved:
         raise UsageError(
-            f"{len(unresolved)} of {len(named)} labels do not name genes of the solution: {first_few(unresolved)}",
+            f"{len(unresolved)} of {len(named)} labels name no gene of the solution: {first_few(unresolved)}",
             hint="target_map='labels' reads every label as a gene, and A+B as two. Give a mapping of labels to genes "
             "instead; genes that were not measured may stand in it.",
         )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from prima_bench.tasks.errors import PredictionError, PrimaBenchError, first_few, nearest_names
+from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few, nearest_names
 from prima_bench.tasks.inputs.ids import Ids
 
 Codes = npt.NDArray[np.int64]
@@ -44,7 +44,9 @@ def distinct(values: Any, ids: Ids, what: str, *, error: type[PrimaBenchError]) 
     """
     raw, uniques = pd.factorize(values if isinstance(values, pd.Series | pd.Index) else pd.Series(values, dtype=object))
     if len(raw) != len(ids):
-        raise error(f"{len(raw)} {what} labels for {len(ids)} rows", hint="Give one label for each row.")
+        raise error(
+            f"{counted(len(raw), f'{what} label')} for {counted(len(ids), 'row')}", hint="Give one label for each row."
+        )
     names = [u if isinstance(u, str) else None for u in uniques.tolist()]
     usable = np.array([n is not None and bool(normalise(n)) for n in names] + [False])
     if not usable[raw].all():
@@ -52,7 +54,7 @@ def distinct(values: Any, ids: Ids, what: str, *, error: type[PrimaBenchError]) 
         strange = {type(u).__name__ for u, n in zip(uniques.tolist(), names, strict=True) if n is None}
         seen = f" (seen: {', '.join(sorted(strange))})" if strange else ""
         raise error(
-            f"{len(rows)} rows have no {what} label{seen}: {first_few(ids[rows])}",
+            f"{counted(len(rows), 'row')} without a {what} label{seen}: {first_few(ids[rows])}",
             hint=f"Every row needs a {what} as a string; NaN, None and empty strings are no labels.",
         )
     merged: dict[str, int] = {}
@@ -102,14 +104,14 @@ class Vocabulary:
         lines, close = [], []
         for position in unknown[:3]:
             rows = ids[raw == position]
-            lines.append(f"{names[position]!r} ({len(rows)} rows: {first_few(rows, 3)})")
+            lines.append(f"{names[position]!r} ({counted(len(rows), 'row')}: {first_few(rows, 3)})")
             near = self.near_miss(names[position])
             if near is not None:
                 close.append(f"{names[position]!r} differs from {near!r} only in case, spaces or punctuation")
             else:
                 nearest = ", ".join(map(repr, nearest_names(names[position], self._codes)))
                 close.append(f"nearest to {names[position]!r}: {nearest}")
-        more = f" and {len(unknown) - 3} more labels" if len(unknown) > 3 else ""
+        more = f" and {counted(len(unknown) - 3, 'more label')}" if len(unknown) > 3 else ""
         return PredictionError(
             f"unknown {self._what} {', '.join(lines)}{more}",
             hint=f"Labels must be spelled as in the solution; {'; '.join(close)}.",

@@ -12,7 +12,7 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch, SparseRows
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.spec import MetricRef
-from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, nearest_names
+from prima_bench.tasks.errors import DataError, PredictionError, UsageError, counted, first_few, nearest_names
 from prima_bench.tasks.inputs.classes import ClassScores, check_codes
 from prima_bench.tasks.inputs.files import opened
 from prima_bench.tasks.inputs.ids import RowIndex, repeated
@@ -60,7 +60,7 @@ class ClassificationProblem:
         raw, names = distinct(table.labels, table.ids, "class", error=DataError)
         self.classes = _classes(options["classes"] if declared is None else declared, names)
         if twice := repeated(table.ids):
-            raise DataError(f"the solution names {len(twice)} rows more than once: {first_few(twice)}")
+            raise DataError(f"the solution names {counted(len(twice), 'row')} more than once: {first_few(twice)}")
         order = np.argsort(table.ids.astype(str), kind="stable")  # so that the order of a file decides nothing
         self._rows = RowIndex(table.ids[order])
         self._vocabulary = Vocabulary(self.classes, "class", special=dict.fromkeys(task.abstain, ABSTAINED))
@@ -114,8 +114,8 @@ class ClassificationProblem:
             given[batch.index.cpu().numpy()] = True
             missing = self._rows.ids[~given]
             raise PredictionError(
-                f"{len(missing)} of {len(self._rows)} rows are not predicted: {first_few(missing)}",
-                hint="Predict every row of the test split; hand in further shards with update().",
+                f"{len(missing)} of {len(self._rows)} rows not predicted: {first_few(missing)}",
+                hint="Every row of the solution must be predicted; hand in further shards with update().",
             )
         return Coverage(batch.n, len(self.unit_ids), 1.0)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch, SparseRows
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.spec import MetricRef
-from prima_bench.tasks.errors import PredictionError, first_few
+from prima_bench.tasks.errors import PredictionError, counted, first_few
 from prima_bench.tasks.inputs import expression
 from prima_bench.tasks.inputs.cells import CellTable, read_cells
 from prima_bench.tasks.inputs.files import opened
@@ -117,14 +117,14 @@ class PerturbationProblem:
             wanted[batch.index.cpu().numpy()] = False
             if wanted.any():
                 raise PredictionError(
-                    f"{wanted.sum()} of {solution.to_predict.sum()} cells are not predicted: "
+                    f"{wanted.sum()} of {solution.to_predict.sum()} cells not predicted: "
                     f"{first_few(solution.rows.ids[wanted])}",
                     hint="Predict every cell of the test split whose obs['to_predict'] is true.",
                 )
         missing = [self.unit_ids[p] for p in np.flatnonzero(predicted[1:] == 0)]
         if missing:
             raise PredictionError(
-                f"{len(missing)} of {len(self.unit_ids)} perturbations have no predicted cells: {first_few(missing)}",
+                f"{len(missing)} of {len(self.unit_ids)} perturbations without predicted cells: {first_few(missing)}",
                 hint="Predict at least one cell of every perturbation of the solution.",
             )
         if self._needs_control and not predicted[0]:
@@ -165,7 +165,7 @@ class PerturbationProblem:
             pairs = zip(table.ids[keep], group[keep], strict=True)
             twice = repeated(np.array([f"{name} ({self._vocabulary.labels[c]})" for name, c in pairs], dtype=object))
             raise PredictionError(
-                f"{len(twice)} cells have the name of another cell of their perturbation: {first_few(twice)}",
+                f"{counted(len(twice), 'cell')} with the name of another cell of the perturbation: {first_few(twice)}",
                 hint="Give every cell its own name (AnnData.obs_names_make_unique()), or pass ids=.",
             )
         return index, group, keep
@@ -178,8 +178,8 @@ class PerturbationProblem:
         if len(other):
             labels, first = self._vocabulary.labels, other[0]
             raise PredictionError(
-                f"{len(other)} cells are under another perturbation than in the solution: {first_few(ids[other])} "
-                f"(first: {labels[given[first]]!r}, where the solution has {labels[group[first]]!r})",
+                f"{counted(len(other), 'cell')} under another perturbation than in the solution: "
+                f"{first_few(ids[other])} (first: {labels[given[first]]!r}, where the solution has {labels[group[first]]!r})",
                 hint="Keep the test split's obs beside its obs_names; do not reorder one without the other.",
             )
 

@@ -12,7 +12,7 @@ import torch
 
 from prima_bench.metrics.errors import MetricError
 from prima_bench.metrics.perturbation.reference import PerturbationReference
-from prima_bench.tasks.errors import DataError, UsageError, first_few, nearest_names, raised_as
+from prima_bench.tasks.errors import DataError, UsageError, counted, first_few, nearest_names, raised_as
 from prima_bench.tasks.inputs import expression
 from prima_bench.tasks.inputs.cells import CellTable, read_cells
 from prima_bench.tasks.inputs.files import opened
@@ -159,7 +159,7 @@ def _read_cells(
 
 def _registered_rows(cells: anndata.AnnData, table: CellTable, group: Codes) -> RowIndex:
     if twice := repeated(table.ids):
-        raise DataError(f"the solution names {len(twice)} cells more than once: {first_few(twice)}")
+        raise DataError(f"the solution names {counted(len(twice), 'cell')} more than once: {first_few(twice)}")
     marked = cells.obs[TO_PREDICT].to_numpy(dtype=bool) if TO_PREDICT in cells.obs else None
     if marked is None or not np.array_equal(marked, group > 0):
         raise DataError(f"obs[{TO_PREDICT!r}] of the solution must mark exactly its perturbed cells")
