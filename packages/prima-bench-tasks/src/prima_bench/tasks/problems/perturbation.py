@@ -179,7 +179,8 @@ class PerturbationProblem:
             labels, first = self._vocabulary.labels, other[0]
             raise PredictionError(
                 f"{counted(len(other), 'cell')} under another perturbation than in the solution: "
-                f"{first_few(ids[other])} (first: {labels[given[first]]!r}, where the solution has {labels[group[first]]!r})",
+                f"{first_few(ids[other])} "
+                f"(first: {labels[given[first]]!r}, where the solution has {labels[group[first]]!r})",
                 hint="Keep the test split's obs beside its obs_names; do not reorder one without the other.",
             )
 

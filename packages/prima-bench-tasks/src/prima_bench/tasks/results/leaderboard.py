@@ -18,6 +18,7 @@ from prima_bench.tasks.results.text import ARROWS, number, table
 
 Source = str | PathLike[str] | EvalResult
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One model's line.
