@@ -94,20 +94,6 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
             targets=targets,
             index=torch.from_numpy(expression.ranks(hashes)).to(device) if hashes else None,
         )
-    digest = (
-        f"sha256:{source.dataset.artifact('solution').sha256}"
-        if source.dataset is not None
-        else digest_of(
-            {
-                "problem": "perturbation",
-                "control": control,
-                "scale": scale,
-                "genes": [str(g) for g in genes.genes],
-                "targets": targets,
-                "cells": hashlib.sha256(b"".join(sorted(hashes))).hexdigest(),
-            }
-        )
-    )
     return PerturbationSolution(
         label_key=label_key,
         control=control,
@@ -118,8 +104,24 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
         rows=registered,
         group=group,
         to_predict=group > 0,
-        digest=digest,
+        digest=_digest(source, control, scale, genes, targets, hashes),
     )
+
+
+def _digest(
+    source: Source, control: str, scale: Scale, genes: GeneSpace, targets: list[list[int]] | None, hashes: list[bytes]
+) -> str:
+    if source.dataset is not None:
+        return f"sha256:{source.dataset.artifact('solution').sha256}"
+    content = {
+        "problem": "perturbation",
+        "control": control,
+        "scale": scale,
+        "genes": [str(g) for g in genes.genes],
+        "targets": targets,
+        "cells": hashlib.sha256(b"".join(sorted(hashes))).hexdigest(),
+    }
+    return digest_of(content)
 
 
 def _groups(table: CellTable, control: str) -> tuple[Codes, str, list[str]]:
