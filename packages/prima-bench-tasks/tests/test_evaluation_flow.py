@@ -54,7 +54,7 @@ def test_models(labelled: Any) -> None:
     assert labelled.result(model="mine").model.name == "mine"
     model = labelled.result(model={"name": "mine", "version": "2", "params": {"lr": 0.1}}).model
     assert (model.version, model.params) == ("2", {"lr": 0.1})
-    for wrong in ({"nam": "mine"}, {"name": 3}, {"params": {"x": [1]}}):
+    for wrong in ({"nam": "mine"}, {"name": 3}, {"params": {"x": [1]}}, 3):
         with pytest.raises(UsageError, match="no description of a model"):
             labelled.evaluation(model=wrong)
 

@@ -190,7 +190,9 @@ def test_nothing_at_all(screen: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "seen"),
     [
-        ({"a": 1}, "builtins.dict cannot be read"),
+        ({"a": 1}, "a dict holds no cells"),
+        (None, "a NoneType holds no cells"),
+        (object(), "object cannot be read"),
         (np.zeros(3), "the matrix has 1 dimensions"),
         (np.zeros((17, 12), dtype=complex), "complex128 are not real numbers"),
     ],

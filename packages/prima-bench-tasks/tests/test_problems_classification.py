@@ -17,6 +17,7 @@ from prima_bench.tasks.evaluation import Evaluation
         ({"label_key": "typ"}, "no column 'typ'"),
         ({"classes": ["B cell", "NK"]}, "labels that classes= lacks: 'CD4\\+/CD25 T'"),
         ({"classes": ["B cell", "B cell ", "CD4+/CD25 T", "NK"]}, "a class more than once"),
+        ({"classes": "NK"}, "is one string"),
         ({"scores": "raw"}, "scores cannot be 'raw'"),
         ({"control": "x"}, "unknown option 'control'"),
         ({"solution": [1, 2]}, "must be an AnnData, a DataFrame or the path of one"),

@@ -209,5 +209,5 @@ def test_an_obs_column_that_contradicts_the_solution(registered: Evaluation, pas
 
 
 def test_options_of_ones_own_are_refused_beside_a_dataset() -> None:
-    with pytest.raises(UsageError, match="'control' belongs to a solution of your own"):
+    with pytest.raises(UsageError, match="only a solution of your own takes 'control'"):
         Evaluation(TASK, control="x")

@@ -188,7 +188,7 @@ def _source(task: str, dataset: str | None, solution: Any, options: Mapping[str,
     own = [name for name in options if name not in PREDICTION_OPTIONS]
     if own:
         raise UsageError(
-            f"{first_few(own)} belongs to a solution of your own",
+            f"only a solution of your own takes {first_few(own)}",
             hint="A registered dataset knows how it is read. Add solution= to score against your own data.",
         )
     spec = get_dataset(dataset, task=task).spec
@@ -210,7 +210,7 @@ def _model_record(model: str | Mapping[str, Any] | None) -> ModelRecord:
         return ModelRecord(**model)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"model={dict(model)!r} is no description of a model", hint="Give a name, or name, version and params."
+            f"model={model!r} is no description of a model", hint="Give a name, or name, version and params."
         ) from error
 
 

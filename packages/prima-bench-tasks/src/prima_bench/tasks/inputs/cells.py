@@ -67,6 +67,10 @@ def read_cells(
     elif isinstance(x, Arrays):
         _check_keys(x, ("x", "ids", "genes", "perturbation"), error)
         names, genes, own_labels, x = x.get("ids"), x.get("genes"), x.get("perturbation"), x["x"]
+    if x is None or isinstance(x, pd.Series | list | dict):
+        raise error(
+            f"a {type(x).__name__} holds no cells", hint="Give an AnnData, DataFrame, tensor, array with ids, or path."
+        )
     matrix = open_matrix(x, error=error)
     if ids is None and names is None:
         raise error("rows without names cannot be aligned", hint="Pass ids=, one name for each row.")

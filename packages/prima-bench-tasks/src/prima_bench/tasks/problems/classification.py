@@ -182,6 +182,8 @@ def _read_solution(source: Source, label_key: str) -> tuple[LabelTable, Any]:
 def _classes(declared: Any, present: Sequence[str]) -> list[str]:
     if declared is None:
         return sorted(present)
+    if isinstance(declared, str):
+        raise UsageError(f"classes={declared!r} is one string", hint="Give the classes as a list.")
     classes = [normalise(str(c)) for c in declared]
     if len(set(classes)) < len(classes):
         raise UsageError("classes= names a class more than once")
