@@ -129,6 +129,22 @@ def test_a_plugin_adds_metrics_without_being_run(plugin, files, value):
         load_metric("theirs")
 
 
+def test_of_two_installed_copies_the_first_counts(plugin, tmp_path, monkeypatch):
+    other = tmp_path / "elsewhere"
+    for folder in (tmp_path, other):
+        (folder / "theirs/sub").mkdir(parents=True)
+        (folder / "theirs/sub/__init__.py").touch()
+        (folder / "theirs/sub/own.py").write_text(spec_text())
+    (other / "theirs/sub/stale.py").write_text(spec_text(name="stale"))
+    (other / "theirs/portion.py").write_text(spec_text(name="portion"))
+    monkeypatch.syspath_prepend(other)
+    monkeypatch.syspath_prepend(tmp_path)
+    plugin({}, theirs="theirs.sub", portion="theirs.portion")
+    assert {"theirs", "portion"} <= {s.name for s in list_specs()}
+    assert "stale" not in {s.name for s in list_specs()}
+    assert reasons() == {}
+
+
 def test_a_plugin_without_its_class_says_so(plugin):
     plugin({"theirs.py": spec_text().replace("raise", "# raise")}, theirs="theirs")
     with pytest.raises(ImportError, match="theirs lists metric theirs but has no class Theirs"):
@@ -143,8 +159,8 @@ def test_a_plugin_without_its_class_says_so(plugin):
         ("SPECS = (1,)", "must be a tuple of MetricSpec"),
         ("SPECS = [1]", "must be a tuple of MetricSpec"),
         ("SPECS = (MetricSpec(name='x'),)", "TypeError"),
-        ("SPECS = (MetricSpec(**x),)", "not a literal"),
-        ("SPECS = (MetricSpec('x'),)", "not a literal"),
+        ("SPECS = (MetricSpec(**x),)", "name every field of MetricSpec"),
+        ("SPECS = (MetricSpec('x'),)", "name every field of MetricSpec"),
         (spec_text().replace("version=1", "version='1'"), "whole number from 1"),
         (spec_text().replace('(Param(name="k", default=-3),)', "(1,)"), "AttributeError"),
         (spec_text().replace('name="theirs"', "name=3"), "TypeError"),

@@ -6,20 +6,17 @@ module whose class is wanted. Other packages add metrics through the entry-point
 entries name a module (or a package whose modules are searched).
 """
 
-import ast
 import difflib
 import importlib
 import importlib.metadata
-import importlib.util
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prima_bench.metrics.errors import MetricNameError
 from prima_bench.metrics.spec import MetricRef, MetricSpec, Param, resolve_ref, split_ref
+from prima_bench.metrics.specfiles import modules_under, read_constant
 
 if TYPE_CHECKING:
     from prima_bench.metrics.base import BufferedMetric
@@ -61,7 +58,7 @@ def catalog() -> tuple[dict[str, CatalogEntry], tuple[BrokenModule, ...]]:
     )
     for root in dict.fromkeys((*_BUILT_IN, *plugins)):
         try:
-            modules = list(_modules(root))
+            modules = list(modules_under(root))
         except (ImportError, ValueError, OSError) as error:
             if root in _BUILT_IN:
                 raise
@@ -134,19 +131,12 @@ def read_specs(path: Path) -> tuple[MetricSpec, ...]:
         TypeError: If a spec lacks a fact or has one too many.
         SyntaxError: If the module is not Python.
     """
-    for node in ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="SPECS")], value=value):
-                pass
-            case ast.AnnAssign(target=ast.Name(id="SPECS"), value=ast.expr() as value):
-                pass
-            case _:
-                continue
-        specs = _literal(value, path)
-        if not (isinstance(specs, tuple) and all(isinstance(s, MetricSpec) for s in specs)):
-            raise ValueError(f"{path.name}: SPECS must be a tuple of MetricSpec(...)")
-        return specs
-    return ()
+    specs = read_constant(path, "SPECS", _CONSTRUCTORS)
+    if specs is None:
+        return ()
+    if not (isinstance(specs, tuple) and all(isinstance(s, MetricSpec) for s in specs)):
+        raise ValueError(f"{path.name}: SPECS must be a tuple of MetricSpec(...)")
+    return specs
 
 
 def _entry(name: str) -> CatalogEntry:
@@ -165,39 +155,3 @@ def _refuse_repeats(specs: tuple[MetricSpec, ...], entries: dict[str, CatalogEnt
         if spec.name in own:
             raise ValueError(f"metric {spec.name} is defined twice")
         own.add(spec.name)
-
-
-def _modules(root: str) -> Iterator[tuple[str, Path]]:
-    """A module, or the modules of a package, with their files, found without importing any of them."""
-    top, *rest = root.split(".")
-    if top in sys.modules:
-        folders, file = [Path(p) for p in getattr(sys.modules[top], "__path__", ())], sys.modules[top].__file__
-    else:
-        spec = importlib.util.find_spec(top)
-        folders = [Path(p) for p in spec.submodule_search_locations or ()] if spec else []
-        file = spec.origin if spec else None
-    for part in rest:
-        file = next((str(f) for folder in folders if (f := folder / f"{part}.py").is_file()), None)
-        folders = [folder / part for folder in folders if (folder / part).is_dir()]
-    if folders:
-        for folder in folders:
-            for path in sorted(folder.glob("*.py")):
-                if path.stem != "__init__":
-                    yield f"{root}.{path.stem}", path
-    elif file is not None and Path(file).is_file():
-        yield root, Path(file)
-    else:
-        raise ImportError(f"no module named {root}")
-
-
-def _literal(node: ast.expr, path: Path) -> Any:
-    if isinstance(node, ast.Tuple):
-        return tuple(_literal(e, path) for e in node.elts)
-    match node:
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords) if name in _CONSTRUCTORS:
-            if all(k.arg for k in keywords):
-                return _CONSTRUCTORS[name](**{str(k.arg): _literal(k.value, path) for k in keywords})
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        raise ValueError(f"{path.name}:{node.lineno}: not a literal, MetricSpec(...) or Param(...)") from None

@@ -17,15 +17,16 @@ from types import ModuleType
 
 from prima_bench.metrics.catalog import BrokenModule, catalog, list_specs
 from prima_bench.metrics.spec import MetricRef
+from prima_bench.metrics.specfiles import modules_under, read_constant
 from prima_bench.tasks.errors import UnknownNameError, UsageError
 from prima_bench.tasks.names import MetricSelection, select_metrics, version_order
-from prima_bench.tasks.specfiles import modules_under, read_spec
-from prima_bench.tasks.specs import DatasetSpec, TaskSpec
+from prima_bench.tasks.specs import ArtifactSpec, BaselineSpec, DatasetSpec, TaskSpec
 
 TASK_GROUP = "prima_bench.tasks"
 DATASET_GROUP = "prima_bench.datasets"
 _BUILT_IN_TASKS = "prima_bench.tasks.definitions"
 _BUILT_IN_DATASETS = "prima_bench.tasks.datasets"
+_CONSTRUCTORS = {cls.__name__: cls for cls in (ArtifactSpec, BaselineSpec, DatasetSpec, TaskSpec)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,7 @@ def _specs[S: TaskSpec | DatasetSpec](
     found: list[tuple[str, S]] = []
     for module, path in _files((built_in, *named), broken).items():
         try:
-            spec = read_spec(path)
+            spec = read_constant(path, "SPEC", _CONSTRUCTORS)
         except (ValueError, TypeError, AttributeError, SyntaxError, OSError, RecursionError) as error:
             broken.append(BrokenModule(module, f"{type(error).__name__}: {error}"))
             continue
