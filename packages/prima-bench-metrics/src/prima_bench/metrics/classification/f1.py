@@ -11,7 +11,8 @@ from prima_bench.metrics.base import Score
 from prima_bench.metrics.classification.base import AveragedCountMetric, CountMetric, per_class, ratio, score_counts
 from prima_bench.metrics.classification.checks import Labels, Scores, check_averaged_labels
 from prima_bench.metrics.classification.counts import ClassCounts
-from prima_bench.metrics.spec import MetricSpec, Param
+from prima_bench.metrics.classification.params import AVERAGED_LABELS
+from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
     MetricSpec(
@@ -35,14 +36,7 @@ SPECS = (
             "Opitz and Burst 2019, Macro F1 and Macro F1, arXiv:1911.03347",
             "scikit-learn, f1_score(average='macro')",
         ),
-        params=(
-            Param(
-                name="labels",
-                default="present",
-                choices=("present", "union"),
-                summary="Average over the classes of the solution, or over those of the solution and the predictions.",
-            ),
-        ),
+        params=(AVERAGED_LABELS,),
         notes="scikit-learn's default and torchmetrics average over every class that is true or predicted somewhere, "
         "so one stray call of a foreign class adds a zero to the mean; labels=union gives their value. Here the "
         "solution alone says which classes count, and a stray call costs the true class recall. A fixed list with zero "

@@ -9,7 +9,8 @@ from prima_bench.metrics.base import Score
 from prima_bench.metrics.classification.base import AveragedCountMetric, per_class, score_counts
 from prima_bench.metrics.classification.checks import Labels, Scores, check_averaged_labels
 from prima_bench.metrics.classification.counts import ClassCounts
-from prima_bench.metrics.spec import MetricSpec, Param
+from prima_bench.metrics.classification.params import AVERAGED_LABELS
+from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
     MetricSpec(
@@ -31,14 +32,7 @@ SPECS = (
             "van Rijsbergen 1979, Information Retrieval, chapter 7",
             "scikit-learn, precision_score(average='macro')",
         ),
-        params=(
-            Param(
-                name="labels",
-                default="present",
-                choices=("present", "union"),
-                summary="Average over the classes of the solution, or over those of the solution and the predictions.",
-            ),
-        ),
+        params=(AVERAGED_LABELS,),
         notes="A class of the solution that is never called has precision 0, as in scikit-learn, which warns: a model "
         "must not gain by not calling it. scikit-learn's default and torchmetrics average over every class that is "
         "true or predicted somewhere; labels=union gives their value.",
@@ -62,14 +56,7 @@ SPECS = (
             "van Rijsbergen 1979, Information Retrieval, chapter 7",
             "scikit-learn, recall_score(average='macro')",
         ),
-        params=(
-            Param(
-                name="labels",
-                default="present",
-                choices=("present", "union"),
-                summary="Average over the classes of the solution, or over those of the solution and the predictions.",
-            ),
-        ),
+        params=(AVERAGED_LABELS,),
         notes="With the default labels it equals balanced_accuracy. scikit-learn's default and torchmetrics add a 0 "
         "for each class that is only predicted; labels=union gives their value. A row for which no class is named "
         "counts as missed.",

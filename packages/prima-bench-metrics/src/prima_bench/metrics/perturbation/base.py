@@ -104,6 +104,8 @@ class PerturbationMetric(BufferedMetric):
         self.exclude_targets: ExcludeTargets = exclude_targets or self.default_exclude_targets
         self.target_sum = float(target_sum)
         self._check_options()
+        genes = "" if reference is None else f" x {reference.num_genes} genes"
+        self.schema_tag = f"{self.num_perturbations} perturbations{genes}, {self.scale}"
 
     @property
     def uses_predicted_control(self) -> bool:

@@ -9,8 +9,9 @@ from torch import Tensor
 from prima_bench.metrics.numerics import average_ranks
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import Rows, RowwiseMetric
+from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM
 from prima_bench.metrics.perturbation.pseudobulk import mean_of_others
-from prima_bench.metrics.spec import MetricSpec, Param
+from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
     MetricSpec(
@@ -29,25 +30,7 @@ SPECS = (
         unit="perturbation",
         undefined="A perturbation whose true effect is the same for all genes compared.",
         references=("cell-eval2 0.20 `delta_pearson`", "cell-eval 0.8 `pearson_delta` (control_source=prediction)"),
-        params=(
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM),
         notes=(
             "Both sides share the noise of one control mean, which rewards a null model when control cells are few. "
             "cell-eval 0.8 subtracts the predicted control from the prediction, so that editing predicted control "
@@ -71,25 +54,7 @@ SPECS = (
         unit="perturbation",
         undefined="A perturbation whose true effect is the same for all genes compared.",
         references=("Spearman 1904, doi:10.2307/1412159",),
-        params=(
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM),
         notes="Every gene weighs the same, so the many genes without response dominate. Ties share their mean rank.",
     ),
     MetricSpec(
@@ -108,25 +73,7 @@ SPECS = (
         unit="perturbation",
         undefined="A perturbation without any true effect in the genes compared.",
         references=("Salton and McGill 1983, Introduction to Modern Information Retrieval",),
-        params=(
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM),
         notes="Unlike Pearson, effects are not centred: a shift of all genes alike counts as an effect.",
     ),
     MetricSpec(
@@ -148,19 +95,7 @@ SPECS = (
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation that differs from the others' mean alike in all genes.",
         references=("Vinas Torne et al. 2025, Systema, doi:10.1038/s41587-025-02777-8",),
-        params=(
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(EXCLUDE_TARGETS, TARGET_SUM),
         notes="The mean leaves the perturbation itself out, so that its own noise is not on both sides.",
     ),
 )

@@ -9,8 +9,9 @@ from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import ALONE, PerturbationMetric, Rows
 from prima_bench.metrics.perturbation.distances import Distance, closer_and_tied
+from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM
 from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
-from prima_bench.metrics.spec import MetricSpec, Param
+from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
     MetricSpec(
@@ -32,25 +33,7 @@ SPECS = (
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
         references=("cell-eval2 0.20 `pds_cosine`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
-        params=(
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="panel",
-                choices=("none", "own", "panel"),
-                summary="Leave out the target genes of all perturbations, of the one concerned, or none.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM),
         notes=(
             "Targets of the whole panel are left out: a knocked-down gene gives its perturbation away, and where only "
             "the own target is left out, spiking the others' is rewarded. No predicted effect scores exactly 0.5; the "
@@ -76,25 +59,7 @@ SPECS = (
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
         references=("cell-eval2 0.20 `pds_l1`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
-        params=(
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="panel",
-                choices=("none", "own", "panel"),
-                summary="Leave out the target genes of all perturbations, of the one concerned, or none.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM),
         notes=(
             "Favours shrunken predictions: near the origin, weak true effects are closest whatever the direction. "
             "Effects keep their sign; an early release of cell-eval took absolute values. No predicted effect scores "
@@ -120,25 +85,7 @@ SPECS = (
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
         references=("cell-eval2 0.20 `pds_l2`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
-        params=(
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="panel",
-                choices=("none", "own", "panel"),
-                summary="Leave out the target genes of all perturbations, of the one concerned, or none.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM),
         notes="Decided by the few genes with the largest effects. No predicted effect scores exactly 0.5.",
     ),
 )

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import Rows, RowwiseMetric
-from prima_bench.metrics.spec import MetricSpec, Param
+from prima_bench.metrics.perturbation.params import EXCLUDE_TARGETS, TARGET_SUM
+from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
     MetricSpec(
@@ -24,19 +25,7 @@ SPECS = (
         unit="perturbation",
         undefined="A perturbation whose genes are all excluded.",
         references=("cell-eval 0.8 `mae`", "cell-eval2 0.20 `expr_mae`"),
-        params=(
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(EXCLUDE_TARGETS, TARGET_SUM),
         notes=(
             "Poorly calibrated on real screens: the mean of all perturbations often beats an experimental replicate. "
             "Dominated by highly expressed genes, most of which do not respond."
@@ -58,19 +47,7 @@ SPECS = (
         unit="perturbation",
         undefined="A perturbation whose genes are all excluded.",
         references=("cell-eval 0.8 `mse`", "cell-eval2 0.20 `expr_mse`"),
-        params=(
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(EXCLUDE_TARGETS, TARGET_SUM),
         notes=(
             "Poorly calibrated on real screens: the mean of all perturbations often beats an experimental replicate. "
             "Contains the sampling noise of both sides, so that few cells look like a bad prediction."
@@ -92,19 +69,7 @@ SPECS = (
         unit="perturbation",
         undefined="A perturbation whose genes are all excluded.",
         references=("Roohani et al. 2024, GEARS, doi:10.1038/s41587-023-01905-6",),
-        params=(
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(EXCLUDE_TARGETS, TARGET_SUM),
         notes="The root is taken per perturbation, before the mean; the root of `mse` is another number.",
     ),
 )

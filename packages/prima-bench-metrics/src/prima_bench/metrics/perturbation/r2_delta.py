@@ -6,7 +6,8 @@ from torch import Tensor
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import Rows, RowwiseMetric
-from prima_bench.metrics.spec import MetricSpec, Param
+from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM
+from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
     MetricSpec(
@@ -28,25 +29,7 @@ SPECS = (
         unit="perturbation",
         undefined="A perturbation whose true effect is the same for all genes compared.",
         references=("scikit-learn `r2_score` of one perturbation's effect",),
-        params=(
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
-        ),
+        params=(CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM),
         notes=(
             "Negative when the prediction is further from the truth than the mean effect is, without a lower bound: an "
             "overshoot that a correlation forgives costs here. A mean over perturbations is sensitive to those with "

@@ -8,6 +8,7 @@ from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import Rows, RowwiseMetric
 from prima_bench.metrics.perturbation.delta_correlation import pearson_delta
+from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM
 from prima_bench.metrics.spec import MetricSpec, Param
 
 SPECS = (
@@ -32,23 +33,9 @@ SPECS = (
         references=("Roohani et al. 2024, GEARS, doi:10.1038/s41587-023-01905-6",),
         params=(
             Param(name="k", default=20, summary="Number of genes, at least 2; all genes when there are fewer."),
-            Param(
-                name="control_source",
-                default="solution",
-                choices=("solution", "prediction"),
-                summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
-            ),
-            Param(
-                name="exclude_targets",
-                default="none",
-                choices=("none", "own", "panel"),
-                summary="Leave out the perturbation's own target genes, or those of all perturbations.",
-            ),
-            Param(
-                name="target_sum",
-                default=0.0,
-                summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
-            ),
+            CONTROL_SOURCE,
+            EXCLUDE_TARGETS,
+            TARGET_SUM,
         ),
         notes=(
             "GEARS ranks genes by a test statistic; here the size of the effect decides, ties by the order of the "
