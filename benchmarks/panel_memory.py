@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torchmetrics import Metric, MetricCollection
@@ -43,6 +44,8 @@ class StockMeanError(Metric):
     """What is commonly written: list states, concatenated in compute, then means by group in float32."""
 
     full_state_update = False
+    x: list[torch.Tensor]
+    group: list[torch.Tensor]
 
     def __init__(self, true: torch.Tensor) -> None:
         super().__init__()
@@ -68,7 +71,11 @@ def resident(peak: bool = False) -> int:
 
 
 def metrics_of(reference: PerturbationReference) -> dict[str, BufferedMetric]:
-    return {r: load_metric(parse_ref(r).name)(reference, **parse_ref(r).params) for r in REFS}
+    metrics: dict[str, BufferedMetric] = {}
+    for ref in map(parse_ref, REFS):
+        metric: type[Any] = load_metric(ref.name)
+        metrics[str(ref)] = metric(reference, **ref.params)
+    return metrics
 
 
 def scorer(

@@ -39,6 +39,7 @@ def test_counts_equal_brute_force(distance: Distance, data: st.DataObject) -> No
     e = d[rng.permutation(n)] + data.draw(st.sampled_from((0.0, 1e-7, 1.0))) * rng.normal(size=(n, genes))
     repeated = data.draw(st.integers(0, n - 1))
     d[rng.integers(0, n, repeated)] = d[rng.integers(0, n)]  # exact ties
+    d[rng.random(n) < data.draw(st.sampled_from((0.0, 0.2)))] = 0.0
     keep = (rng.random((n, genes)) < 0.9) | (np.arange(genes) == 0) if data.draw(st.booleans()) else None
     mask = None if keep is None else torch.from_numpy(keep)
     ours = closer_and_tied(torch.from_numpy(e), torch.from_numpy(d), distance, mask)
@@ -58,6 +59,20 @@ def test_neighbours_too_close_for_the_estimate_are_told_apart(distance: Distance
     np.testing.assert_array_equal(ours.numpy(), brute_force(e, d, distance))
     if distance != "cosine":
         np.testing.assert_array_equal(ours.numpy(), order)
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_excluded_genes_that_dwarf_the_rest_do_not_blur_it(distance: Distance) -> None:
+    # What is left of the estimate after the large gene is taken out again is rounding.
+    rng = np.random.default_rng(4)
+    d = rng.normal(size=(40, 30))
+    e = d + rng.normal(size=d.shape)
+    keep = np.ones(d.shape, dtype=bool)
+    keep[:, 7] = False
+    wide = d.copy()
+    wide[:, 7] = 1e9 * rng.lognormal(size=40)
+    ours = closer_and_tied(torch.from_numpy(e), torch.from_numpy(wide), distance, torch.from_numpy(keep))
+    np.testing.assert_array_equal(ours.numpy(), brute_force(e, d, distance, keep))
 
 
 @pytest.mark.parametrize("distance", DISTANCES)

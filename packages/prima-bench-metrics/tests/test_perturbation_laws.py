@@ -1,5 +1,7 @@
 """What must hold for every perturbation metric, whatever its formula: perfection, invariances, penalties, same bits."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +13,11 @@ from hypothesis import strategies as st
 from prima_bench.metrics.base import Score
 from prima_bench.metrics.catalog import list_specs, load_metric, parse_ref
 from prima_bench.metrics.panel import Panel
+from prima_bench.metrics.perturbation.delta_correlation import cosine_delta, pearson_delta, spearman_delta
+from prima_bench.metrics.perturbation.profile_error import mae, mse, rmse
+from prima_bench.metrics.perturbation.r2_delta import r2_delta
 from prima_bench.metrics.perturbation.reference import PerturbationReference, Scale
+from prima_bench.metrics.perturbation.top_k_delta import top_k_delta_pearson
 from prima_bench.metrics.rows import SparseRows
 
 SPECS = {s.name: s for s in list_specs("perturbation")}
@@ -253,6 +259,30 @@ def test_shards_order_padding_layout_and_threads_give_the_same_bits(data: st.Dat
     for name, score in results.items():
         assert score.units.numpy().tobytes() == expected[name].units.numpy().tobytes(), name
         assert score.value == expected[name].value
+
+
+FORMULAS = (
+    mae,
+    mse,
+    rmse,
+    *(partial(f, control=torch.linspace(0, 1, 70_001)) for f in (pearson_delta, spearman_delta, cosine_delta)),
+    *(partial(f, control=torch.linspace(0, 1, 70_001)) for f in (r2_delta, top_k_delta_pearson)),
+)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_a_value_does_not_depend_on_company_layout_or_threads(formula: Callable[..., torch.Tensor]) -> None:
+    # Wide enough for torch to split one sum between threads.
+    rng = np.random.default_rng(6)
+    pred, target = (torch.from_numpy(rng.lognormal(0, 4, (3, 70_001))) for _ in range(2))
+    together = formula(pred, target)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    alone = torch.cat([formula(p[None], t[None]) for p, t in zip(pred, target, strict=True)])
+    transposed = formula(pred.T.contiguous().T, target.T.contiguous().T)
+    torch.set_num_threads(threads)
+    assert torch.equal(alone, together)
+    assert torch.equal(transposed, together)
 
 
 @pytest.mark.parametrize("ref", VARIANTS)
