@@ -85,14 +85,17 @@ def test_the_developer_path_adds_a_metric_a_task_and_a_dataset_with_its_recipe(p
         )
     spec.write_text(code, encoding="utf-8")
     again = tmp_path / "again"
-    assert "same bytes" in subprocess.run(
-        cli("recipes", "build", "toycycle", "--output", str(again)),
-        env={**os.environ, "PYTHONPATH": str(package)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    ).stderr
+    assert (
+        "same bytes"
+        in subprocess.run(
+            cli("recipes", "build", "toycycle", "--output", str(again)),
+            env={**os.environ, "PYTHONPATH": str(package)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        ).stderr
+    )
     shutil.rmtree(again)
 
     commands = [
