@@ -68,6 +68,11 @@ def test_row_hashes_see_values_and_labels_and_no_layout(x: Any) -> None:
     assert [hashes[i] for i in np.argsort(ranks(hashes))] == sorted(hashes)
 
 
+def test_rows_of_counts_are_told_apart() -> None:
+    rows = np.unique(np.random.RandomState(0).poisson(2, size=(20_000, 30)), axis=0).astype(np.float32)
+    assert len(np.unique(RowDigest(30)(rows))) == len(rows)
+
+
 def test_ledger_knows_names_and_forgets() -> None:
     ledger = Ledger("hint")
     rows = Rows(as_ids(["a", "b"]), np.array([7, -3]), np.array([1, 2]), "cells")

@@ -133,4 +133,7 @@ class RowDigest:
 
 
 def _bits(values: npt.NDArray[Any]) -> Int64:
-    return (values.astype(np.float64) + 0.0).view(np.int64)
+    """The bits of each value as float64; the upper half is mixed into the lower, which counts would leave zero."""
+    bits = (values.astype(np.float64) + 0.0).view(np.uint64)
+    bits ^= bits >> np.uint64(32)
+    return bits.view(np.int64)
