@@ -164,6 +164,12 @@ def test_equal_width_bins_equal_torchmetrics() -> None:
     assert ece(p, target, num_classes=5, binning="equal_width").value == pytest.approx(theirs, abs=1e-6)
 
 
+def test_certainty_belongs_to_the_last_bin_of_equal_width() -> None:
+    p = torch.tensor([[1.0, 0.0], [0.95, 0.05]], dtype=torch.float64)
+    score = ece(p, torch.tensor([1, 0]), num_classes=2, bins=10, binning="equal_width")
+    assert score.value == _close(abs(1 - 1.95) / 2)
+
+
 def test_equal_mass_bins_hold_equally_many_rows() -> None:
     sure = torch.linspace(0.5, 1, 150, dtype=torch.float64)
     p, target = torch.stack([sure, 1 - sure], dim=1), torch.zeros(150, dtype=torch.int64)

@@ -71,18 +71,13 @@ class ClassificationMetric(BufferedMetric):
         check_rows(fields, self.num_classes, self.scores, index)
         self._append(fields, index)
 
-    def score(self, batch: Batch) -> Score:
-        """Score the rows of the batch.
+    def check(self, batch: Batch) -> None:
+        """Refuse a batch whose rows reached a shared buffer without ``update`` and cannot be scored.
 
         Raises:
-            InputError: If the rows reached a shared buffer without ``update`` and cannot be scored.
+            InputError: If labels and scores are both there, or shapes or values do not fit.
         """
         batch.memo(("checked_classes", self.num_classes, self.scores), lambda: self._check(batch))
-        return self._score_checked(batch)
-
-    @abstractmethod
-    def _score_checked(self, batch: Batch) -> Score:
-        """Score rows that are known to be sound."""
 
     def _check(self, batch: Batch) -> None:
         fields = {name: batch.tensor(name) for name in ("target", "label", "score") if name in batch}
@@ -96,7 +91,9 @@ class CountMetric(ClassificationMetric):
     def from_counts(self, counts: ClassCounts) -> Score:
         """Score the counts of all rows."""
 
-    def _score_checked(self, batch: Batch) -> Score:
+    def score(self, batch: Batch) -> Score:
+        """Score the rows of the batch, from counts that a panel computes once."""
+        self.check(batch)
         return self.from_counts(batch.memo(("class_counts", self.num_classes), lambda: self._count(batch)))
 
     def _count(self, batch: Batch) -> ClassCounts:
@@ -138,7 +135,9 @@ class ScoreMetric(ClassificationMetric):
             ("class_probabilities", self.scores), lambda: ClassProbabilities(batch.tensor("score"), self.scores)
         )
 
-    def _score_checked(self, batch: Batch) -> Score:
+    def score(self, batch: Batch) -> Score:
+        """Score the rows of the batch."""
+        self.check(batch)
         return self.from_scores(batch) if "score" in batch else Score(None, NEEDS_SCORES)
 
 
