@@ -74,6 +74,15 @@ def local_rows_come_back(rank: int, world: int) -> list:
     return [*seen, metric._is_synced]
 
 
+def moved_while_synced(rank: int, world: int) -> list:
+    metric = GroupMeans()
+    metric.update(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64), torch.arange(2))
+    metric.sync()
+    metric.to("meta")
+    metric.unsync()
+    return [str(metric.device), metric.x_chunks[0].device.type]
+
+
 def conflict_then_mend(rank: int, world: int) -> list:
     fields = data(N, WIDTH, seed=1)
     fields["group"][5] = rank
@@ -109,6 +118,12 @@ def other_width(rank: int, world: int) -> list:
 def other_tag(rank: int, world: int) -> list:
     metric = panel()
     metric.schema_tag = f"solution {rank // 2}"
+    return refused(metric, rank)
+
+
+def other_tag_of_a_member(rank: int, world: int) -> list:
+    metric = panel()
+    metric.metrics["first"].schema_tag = f"reference {rank % 2}"
     return refused(metric, rank)
 
 
@@ -204,7 +219,8 @@ def main() -> None:
     if rank != 1:
         cases.update({f"pair {s}": lambda s=s: sharded(rank // 2, 2, s, group=pair) for s in range(6)})
     for case in (
-        everything_everywhere, large_windows, local_rows_come_back, conflict_then_mend, other_width, other_tag,
+        everything_everywhere, large_windows, local_rows_come_back, moved_while_synced, conflict_then_mend,
+        other_width, other_tag, other_tag_of_a_member,
         other_fields, other_metric, no_rows, no_index, own_rows_only, in_a_loop, extra_state, sparse_without_values,
     ):  # fmt: skip
         cases[case.__name__] = lambda case=case: case(rank, world)

@@ -1,6 +1,7 @@
 """A panel shares one buffer and one set of derived quantities, and moves no bit of any of its metrics."""
 
 import json
+import pickle
 import runpy
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from prima_bench.metrics import Accuracy, CohenKappa
 from prima_bench.metrics.base import Field, Score
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.panel import Panel
@@ -155,6 +157,16 @@ def test_a_panel_in_a_loop_and_without_rows():
     whole.update(**some(torch.arange(N), FIELDS))
     assert panel.compute() == whole.compute()
     assert list(panel.metrics) == ["means", "first"]
+
+
+def test_a_panel_can_be_pickled_and_goes_on():
+    panel = Panel({"accuracy": Accuracy(num_classes=2), "kappa": CohenKappa(num_classes=2)})
+    panel.update(index=torch.arange(4), label=torch.tensor([0, 1, 1, 0]), target=torch.tensor([0, 1, 0, 0]))
+    again = pickle.loads(pickle.dumps(panel))  # noqa: S301
+    assert again.compute() == panel.compute()
+    again.update(index=torch.arange(4, 6), label=torch.tensor([1, 1]), target=torch.tensor([0, 1]))
+    assert (again.n_rows, panel.n_rows) == (6, 4)
+    assert again.compute() != panel.compute()
 
 
 def test_a_panel_of_one_row_of_sparse_nothing():

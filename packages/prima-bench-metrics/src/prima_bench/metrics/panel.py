@@ -94,7 +94,7 @@ class Panel(RowBuffer):
         return dict(self._scores or {})
 
     def _schema_name(self) -> str:
-        members = (f"{name}={type(metric).__name__}" for name, metric in self._members.items())
+        members = (f"{name}={m._schema_name()} {m.schema_tag}".rstrip() for name, m in self._members.items())
         return f"{type(self).__name__}({', '.join(members)})"
 
     def _apply(  # type: ignore[override]
