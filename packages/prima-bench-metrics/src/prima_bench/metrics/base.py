@@ -112,6 +112,11 @@ class BufferedMetric(RowBuffer, ABC):
     Subclasses declare ``fields`` and ``higher_is_better`` and write ``update`` and :meth:`score`; the module's
     docstring holds the recipe.
 
+    Rows are part of ``state_dict``, so that a run goes on from a checkpoint; ``metric.persistent(False)`` keeps them
+    out. Several metrics of the same inputs belong in a :class:`~prima_bench.metrics.panel.Panel`, which holds and
+    exchanges the rows once. A torchmetrics ``MetricCollection`` works too, but holds them once per metric, unless it
+    finds two metrics alike after their first batch: give it ``compute_groups=False`` where that could be chance.
+
     Args:
         kwargs: The keyword arguments of :class:`torchmetrics.Metric`.
     """
