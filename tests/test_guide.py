@@ -108,6 +108,6 @@ def test_the_developer_path_adds_a_metric_a_task_and_a_dataset_with_its_recipe(p
     out = "\n".join(run(cli(*command), tmp_path, package) for command in commands)
     assert "toycycle@1.0.0" in out
     assert (tmp_path / "all_g1.json").is_file()
-    cards = "\n".join(p.as_posix() for p in (tmp_path / "cards").rglob("*.md"))
+    cards = "\n".join(p.as_posix() for p in (tmp_path / "docs/cards").rglob("*.md"))
     for name in ("worst_class_recall", "cell_cycle_phase", "toycycle"):
         assert name in cards

@@ -4,6 +4,7 @@
 
     MetricError            a ValueError with a hint; exit code 5
     ├── InputError         a tensor of the wrong shape, dtype, range or content
+    │   └── ProfileError   predicted expression too large to be scored
     ├── ConflictingRowsError   one row id, two contents
     ├── ReferenceDataError the reference (solution) cannot be scored against; exit code 4
     ├── SyncError          ranks disagree about what they are about to exchange
@@ -27,9 +28,29 @@ class MetricError(ValueError):
         super().__init__(message)
         self.hint = hint
 
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without the hint."""
+        return str(self.args[0])
+
 
 class InputError(MetricError):
     """A tensor handed to ``update`` has the wrong shape, dtype, range or content."""
+
+
+class ProfileError(InputError):
+    """The predicted expression of some groups of cells is too large to be scored.
+
+    Attributes:
+        groups: The codes of the groups concerned, ascending: 0 for the control, 1 to P for the perturbations.
+    """
+
+    def __init__(self, message: str, *, groups: Sequence[int] = (), hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.groups = tuple(groups)
 
 
 class ConflictingRowsError(MetricError):

@@ -29,6 +29,14 @@ class StorageError(Exception):
         super().__init__(message)
         self.hint = hint
 
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+    @property
+    def message(self) -> str:
+        """What failed, without the hint."""
+        return str(self.args[0])
+
 
 class AddressError(StorageError):
     """A URI, or the sha256 and size that pin it, has the wrong form."""

@@ -116,4 +116,4 @@ def raised_as(kind: type[PrimaBenchError], source: type[Exception]) -> Iterator[
     try:
         yield
     except source as error:
-        raise kind(str(error), hint=getattr(error, "hint", "")) from error
+        raise kind(str(error.args[0]), hint=getattr(error, "hint", "")) from error

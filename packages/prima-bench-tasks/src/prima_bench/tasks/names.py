@@ -23,7 +23,7 @@ class MetricReferenceError(UnknownNameError):
 
     def __init__(self, cause: MetricNameError) -> None:
         self.nearest = tuple(cause.nearest)
-        PrimaBenchError.__init__(self, str(cause), hint=cause.hint)
+        PrimaBenchError.__init__(self, cause.message, hint=cause.hint)
 
 
 def select_metrics(task: TaskSpec, selection: MetricSelection) -> list[MetricRef]:

@@ -37,7 +37,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 model = KNeighborsClassifier(15).fit(train.X, train.obs["cell_type"])
 preds = test.copy()
-preds.obs["cell_type"] = model.predict(test.X)
+preds.obsm["cell_type_scores"] = model.predict_proba(test.X)
+preds.uns["classes"] = model.classes_.astype(object)
 """,
     default_dataset="pbmc68k@1.0.0",
     presets={

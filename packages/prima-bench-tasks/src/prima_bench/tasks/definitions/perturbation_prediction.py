@@ -29,7 +29,13 @@ SPEC = TaskSpec(
         "`obs_names`, in any order and in any number of shards. `X` is on the scale that the dataset declares "
         "(`counts`: non-negative integers; `log1p_cp10k`: log1p of counts per 10,000), dense or sparse, over exactly "
         "the genes of `test`, in any order. Control cells are taken from the solution, so none need be predicted. "
-        "On your own data the number of cells per perturbation is free, and `obs` names each cell's perturbation."
+        "On your own data the number of cells per perturbation is free, and `obs` names each cell's perturbation.\n\n"
+        "A model that predicts means on a dataset of counts draws counts around them, as in the example; do not round "
+        "the means, since small ones become 0. If it predicts `log1p_cp10k`, take `expm1`, scale each row to the depth "
+        "of a cell, then draw.\n\n"
+        "Scores compare pseudobulks: the true `m_p` and the predicted `q_p` of perturbation p, and the true `m_c` of "
+        "the control. On counts a pseudobulk is `log1p(T * summed counts / total count)` of its cells, T being the "
+        "median total of the solution's groups; on `log1p_cp10k` it is the mean over cells."
     ),
     example="""\
 import numpy as np
@@ -57,7 +63,7 @@ preds = cells
         ),
         "fast": ("pds_cosine", "pearson_delta_pertmean", "pearson_delta", "mae"),
     },
-    primary=("pds_cosine", "pearson_delta_pertmean"),
+    primary=("pds_cosine", "r2_delta"),
     unit="perturbation",
     baselines=(
         BaselineSpec(
