@@ -4,6 +4,7 @@ The way of the data: a problem (``problems/``) turns predictions into checked ro
 exchanges them between ranks and scores them; ``EvalResult`` records what came out. Nothing is parsed or computed here.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import torch
 
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.device import resolve_device
-from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ReferenceDataError
+from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError
 from prima_bench.tasks.artifacts import solution_path
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
 from prima_bench.tasks.inputs.ledger import Ledger
@@ -27,7 +28,7 @@ from prima_bench.tasks.results.schema import DatasetRecord, EvalResult, ModelRec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from prima_bench.metrics.base import Batch
+    from prima_bench.metrics.base import Batch, Score
 
 PREDICTION_OPTIONS = ("scores",)
 """Options that describe predictions, so that they may be given beside a registered dataset."""
@@ -117,12 +118,14 @@ class Evaluation:
         """Score everything that was handed in, on all ranks alike. More updates may follow.
 
         Raises:
-            PredictionError: If rows or perturbations are missing, or two ranks gave one row two contents.
+            PredictionError: If rows or perturbations are missing, two ranks gave one row two contents, or values are
+                too large to be scored.
         """
-        with self._timed(), _kernel_errors(), self._named_conflicts(), self._panel.synced() as batch:
+        with self._timed(), _kernel_errors(), self._named(), self._panel.synced() as batch:
             _refuse_nothing(batch)
             coverage = self._problem.check_complete(batch)
             scores = self._panel.score_all(batch)
+            _refuse_infinite(scores)
             fingerprint = self._problem.fingerprint(batch)
         specs = {str(ref): get_spec(ref.name) for ref in self._refs}
         params = {str(ref): dict(ref.params) for ref in self._refs}
@@ -163,7 +166,8 @@ class Evaluation:
             self._seconds += time.perf_counter() - start
 
     @contextmanager
-    def _named_conflicts(self) -> "Iterator[None]":
+    def _named(self) -> "Iterator[None]":
+        """Put names in the place of the kernel's row ids and codes."""
         try:
             yield
         except ConflictingRowsError as error:
@@ -171,6 +175,14 @@ class Evaluation:
             raise PredictionError(
                 f"rows came more than once with different content: {first_few(names)}",
                 hint=self._problem.identity_hint,
+            ) from error
+        except ProfileError as error:
+            units = dict(zip(self._problem.unit_codes, self._problem.unit_ids, strict=True))
+            # The kernel's code 0 is the control; units are counted from the first perturbation on.
+            names = [units.get(code - 1, "the control") for code in error.groups]
+            raise PredictionError(
+                f"predicted expression is too large to be scored: {self._problem.unit_kind} {first_few(names)}",
+                hint="Predict values on the scale of the solution.",
             ) from error
 
 
@@ -212,6 +224,16 @@ def _model_record(model: str | Mapping[str, Any] | None) -> ModelRecord:
         raise UsageError(
             f"model={model!r} is no description of a model", hint="Give a name, or name, version and params."
         ) from error
+
+
+def _refuse_infinite(scores: "Mapping[str, Score]") -> None:
+    for name, score in scores.items():
+        infinite = score.units is not None and bool(score.units.isinf().any())
+        if infinite or not math.isfinite(score.value or 0.0):
+            raise PredictionError(
+                f"{name} has no finite value for these predictions",
+                hint="They hold values too large to be scored. Predict values on the scale of the solution.",
+            )
 
 
 def _refuse_nothing(batch: "Batch") -> None:

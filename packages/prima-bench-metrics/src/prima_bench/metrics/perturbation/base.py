@@ -7,16 +7,22 @@ canonical order and exchange between ranks, which ``prima_bench.metrics.base`` o
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from prima_bench.metrics.base import Batch, BufferedMetric, Field, Score, SparseRows
-from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.errors import InputError, ProfileError
 from prima_bench.metrics.numerics import tree_sum
-from prima_bench.metrics.perturbation.pseudobulk import Scale, others_mean, predicted_profiles
+from prima_bench.metrics.perturbation.pseudobulk import (
+    LARGEST_TARGET_SUM,
+    Scale,
+    others_mean,
+    predicted_profiles,
+    too_large,
+)
 from prima_bench.metrics.perturbation.reference import (
     ExcludeTargets,
     PerturbationReference,
@@ -153,7 +159,12 @@ class PerturbationMetric(BufferedMetric):
             raise InputError(f"predicted cells have {x.shape[1]} genes, the true ones {width}")
 
     def score(self, batch: Batch) -> Score:
-        """The mean over perturbations, with each perturbation's own value."""
+        """The mean over perturbations, with each perturbation's own value.
+
+        Raises:
+            ProfileError: If predicted expression is too large to be scored: nothing predicted makes a unit undefined.
+            InputError: If a perturbation has no predicted cells, or the cells do not fit.
+        """
         reference = self.reference if self.reference is not None else self._paired(batch)
         pred = self._predicted(batch, reference)
         true = reference.profiles(self.target_sum).to(pred.device)
@@ -172,7 +183,7 @@ class PerturbationMetric(BufferedMetric):
                 pred_origin=pred[0] if self.uses_predicted_control else true[0],
                 keep=keep if keep is None or keep.dim() == 1 else _chosen(keep, present),
             )
-            units[chosen] = self.values(rows)
+            units[chosen] = self._defined(rows, chosen)
         for position in chosen[units[chosen].isnan()].tolist():
             reasons[position] = common or self._unit_reason(keep, position)
         return Score.from_units(units, reasons)
@@ -188,6 +199,29 @@ class PerturbationMetric(BufferedMetric):
             float64 ``[rows]``.
         """
 
+    @abstractmethod
+    def undefined(self, rows: Rows, positions: Tensor) -> Tensor:
+        """Whether the solution leaves some perturbations without a value; what was predicted has no say in it.
+
+        Args:
+            rows: As in :meth:`values`.
+            positions: The perturbations asked for, as rows of ``rows``, int64 ``[k]``.
+
+        Returns:
+            Boolean ``[k]``.
+        """
+
+    def _defined(self, rows: Rows, chosen: Tensor) -> Tensor:
+        """The values, NaN only where the solution alone leaves them undefined."""
+        values = self.values(rows)
+        odd = (~values.isfinite()).nonzero().flatten()
+        if len(odd):
+            undefined = self.undefined(rows, odd)
+            if not bool(undefined.all()):
+                raise _too_large((1 + chosen[odd[~undefined]]).tolist())
+            values[odd] = torch.nan
+        return values
+
     def _predicted(self, batch: Batch, reference: PerturbationReference) -> Tensor:
         """Predicted pseudobulks by code, after a check that every perturbation is there."""
         batch.memo(("perturbation checks", reference), lambda: self._check_predicted(batch, reference))
@@ -200,6 +234,9 @@ class PerturbationMetric(BufferedMetric):
                 f"no predicted cells of group {listed(missing)}",
                 hint="Predict at least one cell of every perturbation of the solution.",
             )
+        large = batch.memo(("perturbation overflow", reference, self.target_sum), lambda: too_large(pred))
+        if wrong := (needed & large).nonzero().flatten().tolist():
+            raise _too_large(wrong)
         return pred
 
     def _check_predicted(self, batch: Batch, reference: PerturbationReference) -> None:
@@ -244,8 +281,11 @@ class PerturbationMetric(BufferedMetric):
             raise InputError(f"{type(self).__name__} has no use for control cells", hint="Leave control_source out.")
         if self.reference is None and self.exclude_targets not in ("none", self.default_exclude_targets):
             raise InputError("targets are known to a reference alone", hint="Build a PerturbationReference.")
-        if not 0 <= self.target_sum < float("inf"):
-            raise InputError(f"target_sum must be zero or positive, not {self.target_sum}")
+        if self.target_sum and not 1 / LARGEST_TARGET_SUM <= self.target_sum <= LARGEST_TARGET_SUM:
+            raise InputError(
+                f"target_sum cannot be {self.target_sum}",
+                hint=f"Give a total of at most {LARGEST_TARGET_SUM:g}, such as 10000, or 0 for the solution's own.",
+            )
         if self.target_sum and self.scale != "counts":
             raise InputError(f"target_sum={self.target_sum} has no meaning on scale {self.scale}", hint="Leave it out.")
 
@@ -260,12 +300,27 @@ class RowwiseMetric(PerturbationMetric):
         step = max(1, _BLOCK_ELEMENTS // genes)
         return torch.cat([self.row_values(_block(rows, slice(i, i + step), total)) for i in range(0, n, step)])
 
+    def undefined(self, rows: Rows, positions: Tensor) -> Tensor:
+        """Whether even the truth itself, as the prediction, would have no value."""
+        truth = replace(rows, pred=rows.true, pred_origin=rows.origin)
+        total = tree_sum(rows.true, dim=0) if self.origin == "others" else None
+        parts = torch.split(positions, max(1, _BLOCK_ELEMENTS // rows.true.shape[1]))
+        return torch.cat([self.row_values(_block(truth, part, total)).isnan() for part in parts])
+
     @abstractmethod
     def row_values(self, rows: Rows) -> Tensor:
         """The value of each of some perturbations, NaN where undefined; ``keep`` is given for each row."""
 
 
-def _block(rows: Rows, part: slice, total: Tensor | None) -> Rows:
+def _too_large(groups: list[int]) -> ProfileError:
+    return ProfileError(
+        f"predicted expression is too large to be scored in group {listed(groups)}",
+        groups=groups,
+        hint="Code 0 is the control. Predict values on the scale of the solution.",
+    )
+
+
+def _block(rows: Rows, part: slice | Tensor, total: Tensor | None) -> Rows:
     pred, true, origin, keep = rows.pred[part], rows.true[part], rows.origin, rows.keep
     if total is not None:
         origin = others_mean(total, true, rows.true.shape[0])

@@ -159,6 +159,11 @@ class _PDS(PerturbationMetric):
             rows.pred, rows.true, rows.origin, distance=self.distance, pred_control=rows.pred_origin, keep=rows.keep
         )
 
+    def undefined(self, rows: Rows, positions: Tensor) -> Tensor:
+        """Whether a perturbation has no true effect in the genes that count."""
+        keep = rows.keep if rows.keep is None or rows.keep.dim() == 1 else rows.keep[positions]
+        return rowwise.is_zero(rowwise.difference(rows.true[positions], rows.origin), keep)
+
     def _common_reason(self, reference: PerturbationReference, present: int) -> str | None:
         common = super()._common_reason(reference, present)
         return common or (ALONE if present < 2 else None)

@@ -77,7 +77,8 @@ def _exact_ranks(e: Tensor, d: Tensor, unsure: Tensor, own: Tensor, distance: Di
     is_own = other == own[row]
     gap = value - value[is_own][row]
     tolerance = TIE * over_pairs(torch.arange(len(e), device=e.device), own, _sizes)[row]
-    score = torch.where(gap.abs() <= tolerance, 0.5, (gap < 0).to(torch.float64))
+    # Whatever is not surely farther counts as closer, so that distances without a number are no advantage.
+    score = torch.where(gap.abs() <= tolerance, 0.5, (~(gap > 0)).to(torch.float64))
     score[is_own] = 0.0
     # Halves add up exactly, in any order.
     return torch.zeros(len(e), dtype=torch.float64, device=e.device).index_add_(0, row, score)

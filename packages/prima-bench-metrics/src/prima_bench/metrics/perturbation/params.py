@@ -26,5 +26,5 @@ EXCLUDE_TARGETS = Param(
 TARGET_SUM = Param(
     name="target_sum",
     default=0.0,
-    summary="Counts only: total that pseudobulks are scaled to; 0 is the solution's median group total.",
+    summary="Counts only: total that pseudobulks are scaled to, up to 1e15; 0 is the solution's median group total.",
 )

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 Scale = Literal["counts", "log1p_cp10k"]
 
+LARGEST = 1e100
+"""What no value of a pseudobulk may exceed: beyond it, squares and sums over genes may leave float64's range."""
+
+LARGEST_TARGET_SUM = 1e15
+"""What no total of counts may exceed."""
+
 
 def log_profiles(sums: Tensor, target_sum: float) -> Tensor:
     """Pseudobulks of counts: the logarithm of each group's counts, scaled to one total.
@@ -27,7 +33,8 @@ def log_profiles(sums: Tensor, target_sum: float) -> Tensor:
         target_sum: The total that every group is scaled to.
 
     Returns:
-        ``log1p(target_sum * sums / total)``, float64 ``[groups, genes]``; zero for a group without counts.
+        ``log1p(target_sum * sums / total)``, float64 ``[groups, genes]``; zero for a group without counts, NaN where
+        the total leaves float64's range.
 
     Example:
         >>> log_profiles(torch.tensor([[1.0, 3.0], [0.0, 0.0]]), 4.0).expm1()
@@ -35,7 +42,19 @@ def log_profiles(sums: Tensor, target_sum: float) -> Tensor:
                 [0., 0.]], dtype=torch.float64)
     """
     totals = tree_sum(sums, dim=1).unsqueeze(1)
-    return torch.log1p(target_sum * sums.double() / torch.where(totals > 0, totals, 1.0))
+    # Divided first: a share of the total cannot overflow, whatever it is scaled to.
+    shares = sums.double() / torch.where(totals > 0, totals, 1.0)
+    return torch.log1p(torch.where(totals.isfinite(), shares, torch.nan) * target_sum)
+
+
+def too_large(profiles: Tensor) -> Tensor:
+    """Whether a pseudobulk cannot be scored, boolean ``[groups]``: a value is not finite, or above 1e100 in size.
+
+    Example:
+        >>> too_large(torch.tensor([[1.0, 2.0], [1.0, float("nan")]]))
+        tensor([False,  True])
+    """
+    return ~(profiles.abs() <= LARGEST).all(dim=1)
 
 
 def mean_profiles(sums: Tensor, cells: Tensor) -> Tensor:

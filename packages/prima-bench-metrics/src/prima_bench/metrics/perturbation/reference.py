@@ -13,7 +13,7 @@ from torch import Tensor
 from prima_bench.metrics.errors import InputError, ReferenceDataError
 from prima_bench.metrics.fields import Field, check_chunk
 from prima_bench.metrics.numerics import group_sums
-from prima_bench.metrics.perturbation.pseudobulk import Scale, log_profiles, mean_profiles, median_total
+from prima_bench.metrics.perturbation.pseudobulk import Scale, log_profiles, mean_profiles, median_total, too_large
 from prima_bench.metrics.rows import RowMatrix, SparseRows
 
 ExcludeTargets = Literal["none", "own", "panel"]
@@ -142,9 +142,16 @@ class PerturbationReference:
 
         Raises:
             InputError: If a total is given for values that are not counts.
+            ReferenceDataError: If values are too large for a pseudobulk of them.
         """
         if target_sum not in self._profiles:
-            self._profiles[target_sum] = self.profiles_of(self.sums(), self.cells_per_group, target_sum)
+            profiles = self.profiles_of(self.sums(), self.cells_per_group, target_sum)
+            if wrong := too_large(profiles).nonzero().flatten().tolist():
+                raise ReferenceDataError(
+                    f"the solution's expression is too large to be scored in group {listed(wrong)}",
+                    hint="Code 0 is the control. Are its values what the scale says?",
+                )
+            self._profiles[target_sum] = profiles
         return self._profiles[target_sum]
 
     def profiles_of(self, sums: Tensor, cells: Tensor, target_sum: float = 0.0) -> Tensor:
