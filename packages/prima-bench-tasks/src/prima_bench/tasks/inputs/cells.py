@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import anndata
+import numpy as np
 import pandas as pd
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
 from prima_bench.tasks.inputs.files import Arrays
 from prima_bench.tasks.inputs.ids import Ids, as_ids
-from prima_bench.tasks.inputs.matrix import Matrix, open_matrix
+from prima_bench.tasks.inputs.matrix import Matrix, expression_of, open_matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,9 @@ def read_cells(
     own_labels: Any = None
     if isinstance(x, anndata.AnnData):
         names, genes, own_labels = x.obs_names, x.var_names, x.obs.get(label_key)
-        # Asking a file-backed AnnData for an X that it lacks raises a KeyError of HDF5.
-        if (x.isbacked and "X" not in x.file) or x.X is None:
+        x = expression_of(x, error)
+        if x is None:
             raise error("the AnnData has no X", hint="Put the expression of the cells into X.")
-        x = x.X
     elif isinstance(x, pd.DataFrame):
         own_labels = x.get(label_key)
         x = x if own_labels is None else x.drop(columns=label_key)
@@ -80,6 +80,11 @@ def read_cells(
     n = matrix.shape[0]
     if len(table.ids) != n:
         raise error(f"{counted(len(table.ids), 'id')} for {counted(n, 'row')}", hint="Give one id for each row.")
+    if genes is not None and np.shape(genes)[:1] != (matrix.shape[1],):
+        raise error(
+            f"{counted(int(np.size(genes)), 'gene name')} for {counted(matrix.shape[1], 'column')}",
+            hint="Give one gene name for each column of the matrix.",
+        )
     if n == 0:
         raise error("there are no rows", hint="Leave out empty shards.")
     return table

@@ -16,7 +16,7 @@ from prima_bench.tasks.inputs.vocabulary import Codes, normalise
 Block = npt.NDArray[Any]
 
 
-def check_codes(codes: Codes, ids: Ids, classes: Sequence[str], lowest: int) -> Codes:
+def check_codes(codes: npt.NDArray[Any], ids: Ids, classes: Sequence[str], lowest: int) -> Codes:
     """Class codes, if each is one.
 
     Args:
@@ -42,7 +42,7 @@ def check_codes(codes: Codes, ids: Ids, classes: Sequence[str], lowest: int) -> 
             hint=f"A code is a position in the list of classes: 0 is {classes[0]!r}, "
             f"{len(classes) - 1} is {classes[-1]!r}.",
         )
-    return codes
+    return codes.astype(np.int64)
 
 
 class ClassScores:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
+from prima_bench.tasks.inputs.masks import refuse_masked
 
 Ids = npt.NDArray[np.object_]
 Positions = npt.NDArray[np.int64]
@@ -26,6 +27,7 @@ def as_ids(values: Any, *, error: type[PrimaBenchError] = PredictionError) -> Id
         >>> as_ids([7, 8])
         array(['7', '8'], dtype=object)
     """
+    refuse_masked(values, "ids", error)
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     if isinstance(values, str) or np.ndim(values) != 1:

@@ -12,6 +12,7 @@ import torch
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
 from prima_bench.tasks.inputs.files import Arrays
 from prima_bench.tasks.inputs.ids import Ids, as_ids
+from prima_bench.tasks.inputs.masks import refuse_masked
 from prima_bench.tasks.inputs.matrix import Matrix, open_matrix
 
 
@@ -136,6 +137,7 @@ def _from_arrays(x: Arrays, error: type[PrimaBenchError]) -> dict[str, Any]:
 
 def _from_values(x: Any, error: type[PrimaBenchError]) -> dict[str, Any]:
     """Strings are labels, integers are class codes, a floating-point matrix is scores; nothing else is anything."""
+    refuse_masked(x, "predictions", error)
     if isinstance(x, torch.Tensor):
         if x.is_floating_point() and x.ndim == 2:
             return {"scores": open_matrix(x, error=error)}
@@ -149,7 +151,8 @@ def _from_values(x: Any, error: type[PrimaBenchError]) -> dict[str, Any]:
     elif pd.api.types.is_integer_dtype(dtype) and np.ndim(values) == 1:
         if pd.isna(values).any():
             raise error(f"class codes are missing at rows {first_few(np.flatnonzero(pd.isna(values)))}")
-        return {"codes": np.array(values, dtype=np.int64)}
+        codes = np.array(values, dtype=np.uint64 if np.dtype(dtype.name.lower()).kind == "u" else np.int64)
+        return {"codes": codes}
     elif pd.api.types.is_float_dtype(dtype) and np.ndim(values) == 2:
         return {"scores": open_matrix(np.asarray(values), error=error)}
     raise error(

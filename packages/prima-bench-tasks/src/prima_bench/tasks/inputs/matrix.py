@@ -14,16 +14,25 @@ import numpy.typing as npt
 import pandas as pd
 import scipy.sparse as sp
 import torch
+from anndata import AnnData
 from anndata.abc import CSCDataset, CSRDataset
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError
+from prima_bench.tasks.inputs.masks import refuse_masked
+from prima_bench.tasks.inputs.sparse import (
+    as_csr,
+    check_scipy,
+    check_stored,
+    malformed,
+    tensor_to_csr,
+)
 
 BLOCK_BYTES = 32 * 2**20
 """Size of a dense block, and of each half (values, columns) of a sparse one: small against what is buffered, and large
 enough that the allocator takes it straight from the system and gives it back, so that no memory is left in holes."""
 
 _EXACT_FLOAT32 = 2**24
-_EXACT_FLOAT64 = 2**53
+_UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,10 @@ class Matrix:
             rows = np.arange(start, stop) if keep is None else start + np.flatnonzero(keep[start:stop])
             if len(rows):
                 inside = None if len(rows) == stop - start else rows - start
-                block = self.read(start, stop)
+                try:
+                    block = self.read(start, stop)
+                except _UNREADABLE as cause:
+                    raise self.error(f"rows {start} to {stop - 1} of the matrix cannot be read: {cause}") from cause
                 yield rows, self._csr(block, columns, inside) if self.sparse else self._dense(block, columns, inside)
 
     def _dense(self, source: Any, columns: Any, inside: Any) -> npt.NDArray[Any]:
@@ -79,12 +91,7 @@ class Matrix:
         return block.copy() if not self.fresh and np.may_share_memory(block, source) else block
 
     def _csr(self, source: Any, columns: Any, inside: Any) -> Any:
-        try:
-            source.check_format(full_check=True)
-        except ValueError as error:
-            raise self.error(
-                f"the sparse matrix is malformed: {error}", hint="Its indices or pointers contradict each other."
-            ) from error
+        check_scipy(source, self.error)
         block = sp.csr_matrix(source, copy=False)
         if inside is not None:
             block = block[inside]
@@ -112,25 +119,28 @@ def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ma
     Raises:
         PrimaBenchError: If it is nothing of that kind, or not two-dimensional.
     """
+    refuse_masked(x, "the matrix's rows", error)
     if isinstance(x, torch.Tensor):
         return _from_tensor(x, error)
     if isinstance(x, pd.DataFrame):
         return _from_frame(x, error)
     if isinstance(x, CSRDataset | CSCDataset):
+        check_stored(x, error, whole=x.format == "csc")
         if x.format == "csr":
             stored: Any = x
             return _sparse_matrix(
                 stored, float(stored.group["indices"].shape[0]), lambda a, b: stored[a:b], True, error
             )
-        x = x.to_memory().tocsr()
+        try:
+            x = as_csr(x.to_memory(), error)
+        except _UNREADABLE as cause:
+            raise malformed(cause, error) from cause
         return _sparse_matrix(x, float(x.nnz), lambda a, b: _slice(x, a, b), True, error)
     if sp.issparse(x):
         # Row slices of anything but CSR cost a pass over the whole matrix each.
-        csr = x if x.format == "csr" and x.ndim == 2 else sp.csr_matrix(x)
+        csr = as_csr(x, error)
         return _sparse_matrix(csr, float(csr.nnz), lambda a, b: _slice(csr, a, b), csr is not x, error)
     if isinstance(x, np.ndarray | h5py.Dataset):
-        if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
-            raise error("the matrix has masked values", hint="Every value must be given.")
         if x.ndim != 2:
             raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
         plain = np.asarray(x) if isinstance(x, np.ndarray) else x
@@ -142,11 +152,34 @@ def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ma
     )
 
 
+def expression_of(cells: AnnData, error: type[PrimaBenchError]) -> Any:
+    """The ``X`` of an AnnData, None where it has none; a view's is checked before anndata takes its rows out of it.
+
+    Raises:
+        PrimaBenchError: If it is sparse and malformed, or cannot be read.
+    """
+    try:
+        # Asking a file-backed AnnData for an X that it lacks raises a KeyError of HDF5.
+        if cells.isbacked and "X" not in cells.file:
+            return None
+        if cells.is_view:
+            whole: Any = getattr(cells, "_adata_ref").X  # noqa: B009
+            if isinstance(whole, CSRDataset | CSCDataset):
+                check_stored(whole, error, whole=True)
+            elif sp.issparse(whole):
+                check_scipy(whole, error)
+        return cells.X
+    except _UNREADABLE as cause:
+        raise error(f"X of the AnnData cannot be read: {cause}") from cause
+
+
 def as_real(values: npt.NDArray[Any], error: type[PrimaBenchError]) -> npt.NDArray[Any]:
     """Values as float32, or as float64 where float32 would not hold them (float64, integers above 2^24).
 
+    Integers above 2^53 are rounded to float64; where they are counts, they are refused by their size.
+
     Raises:
-        PrimaBenchError: If they are no real numbers, or integers too large for float64.
+        PrimaBenchError: If they are no real numbers.
     """
     kind, size = values.dtype.kind, values.dtype.itemsize
     if kind == "f":
@@ -155,8 +188,6 @@ def as_real(values: npt.NDArray[Any], error: type[PrimaBenchError]) -> npt.NDArr
         return values.astype(np.float32)
     if kind in "iu":
         top = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
-        if top > _EXACT_FLOAT64:
-            raise error(f"integers up to {top} are too large to be scored exactly", hint="Give floating-point values.")
         return values.astype(np.float32 if top <= _EXACT_FLOAT32 else np.float64)
     raise error(f"values of dtype {values.dtype} are not real numbers", hint="Give float or integer values.")
 
@@ -179,10 +210,7 @@ def _from_tensor(x: torch.Tensor, error: type[PrimaBenchError]) -> Matrix:
         raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
     x = x.detach()
     if x.layout != torch.strided:
-        csr = x.to_sparse_csr().cpu()
-        values = csr.values().float() if csr.dtype == torch.bfloat16 else csr.values()
-        parts = (values.numpy(), csr.col_indices().numpy(), csr.crow_indices().numpy())
-        return open_matrix(sp.csr_matrix(parts, shape=tuple(x.shape)), error=error)
+        return open_matrix(tensor_to_csr(x, error), error=error)
 
     def read(start: int, stop: int) -> npt.NDArray[Any]:
         rows = x[start:stop].cpu()

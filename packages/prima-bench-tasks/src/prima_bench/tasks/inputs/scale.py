@@ -16,6 +16,8 @@ Scale = Literal["counts", "log1p_cp10k"]
 SCALES: tuple[str, ...] = get_args(Scale)
 
 TOTAL = 1e4
+EXACT = 2.0**53
+"""From here on float64 no longer holds every whole number."""
 _PIECE = 1 << 17
 SOLUTION_EXCESS = 1e-3
 """How far a solution's row total may lie above 10,000: rounding of float32."""
@@ -78,6 +80,11 @@ class ScaleCheck:
                 f"scale={self._scale!r} has none; clip or transform the values if they are differences or residuals.",
             )  # fmt: skip
         if self._scale == "counts":
+            if high >= EXACT:
+                self._refuse_cells(
+                    block, ids, genes, values >= EXACT, f"counts of 2^53 and more (up to {high:.4g})",
+                    "No cell has so many; whole numbers that large cannot even be told from their neighbours.",
+                )  # fmt: skip
             if not _all_whole(values):
                 self._refuse_cells(
                     block, ids, genes, values != np.rint(values), f"fractions (values up to {high:.4g})",

@@ -14,6 +14,7 @@ import pandas as pd
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few, nearest_names
 from prima_bench.tasks.inputs.ids import Ids
+from prima_bench.tasks.inputs.masks import refuse_masked
 
 Codes = npt.NDArray[np.int64]
 
@@ -42,6 +43,7 @@ def distinct(values: Any, ids: Ids, what: str, *, error: type[PrimaBenchError]) 
     Raises:
         PrimaBenchError: If a label is missing or no string.
     """
+    refuse_masked(values, f"{what} labels", error)
     raw, uniques = pd.factorize(values if isinstance(values, pd.Series | pd.Index) else pd.Series(values, dtype=object))
     if len(raw) != len(ids):
         raise error(
