@@ -24,8 +24,8 @@ def _with(row: int, values: list[float]) -> Tensor:
 
 
 BAD: dict[str, tuple[Tensor, Tensor, str]] = {
-    "NaN": (_with(1, [0.5, float("nan"), 0.5]), TARGET, r"NaN or infinite in rows 11$"),
-    "infinite": (_with(0, [float("inf"), 0.0, 0.0]), TARGET, r"NaN or infinite in rows 10$"),
+    "NaN": (_with(1, [0.5, float("nan"), 0.5]), TARGET, r"NaN or infinite in rows 11\nhint"),
+    "infinite": (_with(0, [float("inf"), 0.0, 0.0]), TARGET, r"NaN or infinite in rows 10\nhint"),
     "negative": (_with(2, [-0.5, 0.5, 1.0]), TARGET, r"between 0 and 1; not so in rows 12 \(seen -0.5 to 1\)"),
     "above one": (_with(2, [1.5, 0.0, 0.0]), TARGET, r"between 0 and 1; not so in rows 12 \(seen 0 to 1.5\)"),
     "sum": (_with(1, [0.5, 0.25, 0.2]), TARGET, r"must sum to 1; not so in rows 11 \(seen 0.95\)"),

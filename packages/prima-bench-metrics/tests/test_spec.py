@@ -161,4 +161,5 @@ def test_a_parameter_cannot_contradict_itself():
 def test_errors_travel_between_processes_with_all_they_carry(error, code):
     again = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert isinstance(again, ValueError)
-    assert (str(again), again.hint, again.exit_code, vars(again)) == ("m", "h", code, vars(error))
+    assert (str(again), again.message, again.hint) == ("m\nhint: h", "m", "h")
+    assert (again.exit_code, vars(again)) == (code, vars(error))

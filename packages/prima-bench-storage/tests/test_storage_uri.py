@@ -178,8 +178,8 @@ def test_every_error_says_what_the_command_line_ends_with() -> None:
         assert issubclass(error, StorageError)
         assert error("m", hint="h").hint == "h"
         assert error("m").exit_code == 4
-            assert error("m", hint="h").message == "m"
-            assert str(error("m", hint="h")) == "m\nhint: h"
+        assert error("m", hint="h").message == "m"
+        assert str(error("m", hint="h")) == "m\nhint: h"
     assert dir(storage) == sorted(storage.__all__)
     with pytest.raises(AttributeError, match="no attribute 'fetsch'"):
         storage.fetsch  # noqa: B018

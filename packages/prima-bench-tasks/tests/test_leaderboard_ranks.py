@@ -118,6 +118,57 @@ def test_versions_and_parameters_of_a_metric_are_differences(labelled: Any) -> N
     assert differences(a, b) == ["version of mcc: 1, elsewhere 9", "params of mcc: {}, elsewhere {'k': 1}"]
 
 
+def test_a_board_says_once_what_sets_it_apart_from_the_first(labelled: Any) -> None:
+    panels = ["mcc", "accuracy", "f1_macro", "f1_weighted"]
+    boards = leaderboard([labelled.result(metrics=panel) for panel in panels]).boards
+    assert boards[0].differs == ()
+    assert [len(board.differs) for board in boards[1:]] == [1, 1, 1]
+
+
+def test_no_forged_file_ends_a_board_or_joins_one(models: dict[str, Any], tmp_path: Path) -> None:
+    from prima_bench.tasks.results.digest import result_digest
+
+    def forge(name: str, part: str, key: str, value: Any) -> None:
+        document = json.loads(models["right"].to_json())
+        document["model"]["name"] = name
+        if value is None:
+            document[part].pop(key)
+            document["units"]["values"].pop(key)
+            document["units"]["undefined"].pop(key)
+        else:
+            document[part][key] = value
+        document["result_digest"] = result_digest(document)
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+
+    for name, result in models.items():
+        result.save(tmp_path / f"{name}.json")
+    score = json.loads(models["right"].to_json())["scores"]["accuracy"]
+    forge("0 other dataset", "dataset", "name", "pbmc68k")
+    forge("1 without", "scores", "f1_macro", None)
+    forge("2 with more", "scores", "zzz", score)
+    forge("3 turned", "scores", "accuracy", score | {"direction": "min"})
+    table = leaderboard(tmp_path)
+    (board,) = table.boards
+    assert ranks(board) == [(1, "right"), (2, "half"), (3, "same")]
+    assert [Path(entry.path).stem[0] for entry in table.left_out] == ["0", "1", "2", "3"]
+    assert all("cannot be true" in entry.reason for entry in table.left_out)
+
+
+def test_changed_copies_never_share_a_board(models: dict[str, Any]) -> None:
+    result = models["right"]
+    fewer = result.model_copy(update={"scores": {"mcc": result.scores["mcc"]}})
+    moved = result.model_copy(update={"dataset": result.dataset.model_copy(update={"name": "pbmc68k"})})
+    boards = leaderboard([result, fewer, moved]).boards
+    assert [len(board.rows) for board in boards] == [1, 1, 1]
+    assert len({board.comparability_key for board in boards}) == 3
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [None], ["a.json", 5], [b"a.json"]])
+def test_what_is_neither_path_nor_result_is_a_usage_error(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="neither a path nor a result"):
+        leaderboard(wrong)
+
+
 def test_folders_list_what_they_cannot_read_and_files_raise(models: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     models["half"].save(tmp_path / "sub" / "half.json")

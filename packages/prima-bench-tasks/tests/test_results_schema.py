@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from prima_bench.tasks.errors import DataError
+from prima_bench.tasks.errors import DataError, UsageError
 from prima_bench.tasks.results import files
 from prima_bench.tasks.results.digest import comparability_key, result_digest, round_significant
 from prima_bench.tasks.results.schema import EvalResult, ModelRecord, ScoreRecord, UnitsRecord
@@ -96,6 +96,20 @@ def test_a_failed_write_leaves_the_old_file(
 def test_saving_into_no_folder(result: EvalResult, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot write"):
         result.save(tmp_path / "no" / "r.json")
+
+
+@pytest.mark.parametrize("path", ["", ".", "/", None, 5])
+def test_saving_to_no_name(result: EvalResult, path: Any) -> None:
+    with pytest.raises(UsageError, match="names no file"):
+        result.save(path)
+
+
+@pytest.mark.parametrize("name", ["a\0.json", "\ud800.json", "a" * 300])
+def test_names_that_no_file_can_have(result: EvalResult, tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="cannot write"):
+        result.save(tmp_path / name)
+    with pytest.raises(DataError, match="cannot read"):
+        EvalResult.load(tmp_path / name)
 
 
 def test_an_edited_result_is_refused(result: EvalResult, tmp_path: Path) -> None:

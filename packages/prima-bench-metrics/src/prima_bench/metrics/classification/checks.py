@@ -103,6 +103,7 @@ def check_rows(fields: Mapping[str, Tensor], num_classes: int, scores: Scores, i
         >>> check_rows({"target": torch.tensor([0, 2]), "label": torch.tensor([0, -1])}, 2, "probability")
         Traceback (most recent call last):
         prima_bench.metrics.errors.InputError: target codes must lie between 0 and 1; not so in rows 1 (seen 0 to 2)
+        hint: Encode classes as their positions in the class list; a label of -1 abstains.
     """
     if ("label" in fields) == ("score" in fields):
         raise InputError("a row needs either a label or class scores", hint="Give one of them for all rows.")

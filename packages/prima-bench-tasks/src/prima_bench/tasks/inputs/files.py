@@ -1,23 +1,23 @@
 """Opens prediction and solution files: h5ad, csv, tsv, parquet, npz. No format here can run code.
 
 An ``.h5ad`` is opened, not read: its matrix is read in blocks later. What a table or an array means is the business of
-``cells`` and ``labels``.
+``cells`` and ``labels``; what the containers may hold is that of ``archives``.
 """
 
 import importlib.util
 import warnings
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import anndata
-import numpy as np
 import pandas as pd
+from anndata._io.specs.registry import IORegistryError  # anndata raises it and has no public name for it
 
 from prima_bench.tasks.errors import PrimaBenchError, first_few
+from prima_bench.tasks.inputs.archives import UNREADABLE, RefusedContent, read_arrays, refuse_links
 
 MAX_TABLE_BYTES = 8 * 2**30
 MAX_ARRAY_BYTES = 64 * 2**30
@@ -32,12 +32,13 @@ class Arrays(dict[str, Any]):
 
 
 @contextmanager
-def opened(x: Any, *, error: type[PrimaBenchError]) -> Iterator[Any]:
+def opened(x: Any, *, error: type[PrimaBenchError], text: Sequence[str] = ()) -> Iterator[Any]:
     """Open ``x`` if it is a path, and pass anything else through.
 
     Args:
         x: A path, or data in memory.
         error: What to raise.
+        text: Columns of a csv or tsv file that hold names, so that ``1`` and ``True`` are read as strings.
 
     Yields:
         An AnnData (backed), a DataFrame indexed by the file's first column, :class:`Arrays`, or ``x`` itself.
@@ -58,10 +59,18 @@ def opened(x: Any, *, error: type[PrimaBenchError]) -> Iterator[Any]:
             yield cells
         return
     try:
-        data = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".npz": _npz}[path.suffix](path)
-    except (OSError, ValueError, KeyError, EOFError, ImportError, zipfile.BadZipFile) as cause:
-        raise error(f"{path} cannot be read as {path.suffix[1:]}: {cause}") from cause
+        if path.suffix == ".npz":
+            data: Any = _npz(path)
+        else:
+            data = _parquet(path) if path.suffix == ".parquet" else _table(path, text)
+    except UNREADABLE as cause:
+        raise _unreadable(path, cause, error) from cause
     yield data
+
+
+def _unreadable(path: Path, cause: Exception, error: type[PrimaBenchError]) -> PrimaBenchError:
+    hint = cause.hint if isinstance(cause, RefusedContent) else "It is damaged or of another kind; write it anew."
+    return error(f"{path} cannot be read as {path.suffix[1:]}: {str(cause) or type(cause).__name__}", hint=hint)
 
 
 @contextmanager
@@ -70,24 +79,32 @@ def _h5ad(path: Path, error: type[PrimaBenchError]) -> Iterator[anndata.AnnData]
         with warnings.catch_warnings():
             # Repeated names are an error of ours that names them; anndata's warning would only come first.
             warnings.filterwarnings("ignore", message=".*names are not unique", category=UserWarning)
+            refuse_links(path)
             cells = anndata.read_h5ad(path, backed="r")
-    except (OSError, KeyError, ValueError, TypeError, AttributeError) as cause:
-        raise error(f"{path} cannot be read as h5ad: {cause}") from cause
+    except (*UNREADABLE, IORegistryError) as cause:
+        raise _unreadable(path, cause, error) from cause
     try:
         yield cells
     finally:
         cells.file.close()
 
 
-def _csv(path: Path) -> pd.DataFrame:
+def _table(path: Path, text: Sequence[str]) -> pd.DataFrame:
     _bounded(path, path.stat().st_size, MAX_TABLE_BYTES)
     separator = "," if path.suffix == ".csv" else "\t"
     header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = header.iloc[0].tolist()
     twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
     if twice:
-        raise ValueError(f"columns are named more than once: {first_few(twice)}")
-    types = {names[0] or "Unnamed: 0": str}
+        raise RefusedContent(
+            f"columns are named more than once: {first_few(twice)}", hint="Drop or rename the repeated columns."
+        )
+    if len(names) == 1 and any(other in names[0] for other in ",;\t"):
+        raise RefusedContent(
+            f"no column ends at a {separator!r}; the first line is {names[0][:80]!r}",
+            hint="Separate columns by commas in .csv and by tabs in .tsv.",
+        )
+    types = {names[0] or "Unnamed: 0": str, **{name: str for name in text if name in names}}
     frame: pd.DataFrame = pd.read_csv(
         path, sep=separator, index_col=0, dtype=types, keep_default_na=False, **_EVERY_DIGIT
     )
@@ -96,19 +113,23 @@ def _csv(path: Path) -> pd.DataFrame:
 
 def _parquet(path: Path) -> pd.DataFrame:
     if importlib.util.find_spec("pyarrow") is None:
-        raise ValueError("this needs pyarrow, which is not installed (pip install pyarrow); or save as csv or h5ad")
+        raise RefusedContent(
+            "this needs pyarrow, which is not installed", hint="pip install pyarrow, or save as csv or h5ad."
+        )
     _bounded(path, path.stat().st_size, MAX_TABLE_BYTES)
     frame = pd.read_parquet(path)
+    if not len(frame.columns):
+        raise RefusedContent("it has no columns", hint="Save the table with its columns.")
     return frame.set_index(frame.columns[0]) if isinstance(frame.index, pd.RangeIndex) else frame
 
 
 def _npz(path: Path) -> Arrays:
-    with zipfile.ZipFile(path) as archive:
-        _bounded(path, sum(member.file_size for member in archive.infolist()), MAX_ARRAY_BYTES)
-    with np.load(path, allow_pickle=False) as arrays:
-        return Arrays({name: arrays[name] for name in arrays.files})
+    return Arrays(read_arrays(path, lambda size: _bounded(path, size, MAX_ARRAY_BYTES)))
 
 
 def _bounded(path: Path, size: int, limit: int) -> None:
     if size > limit:
-        raise ValueError(f"{path.name} holds {size / 2**30:.1f} GiB, more than {limit >> 30}; hand it in in shards")
+        raise RefusedContent(
+            f"it holds {size / 2**30:.1f} GiB, more than {limit >> 30}; hand it in in shards",
+            hint="Call update() once for each of several smaller files.",
+        )

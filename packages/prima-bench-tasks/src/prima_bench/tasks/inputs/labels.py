@@ -23,7 +23,7 @@ class LabelTable:
     Attributes:
         ids: Names of the rows, [n].
         labels: Labels as strings; None when there are none. Beside scores they must agree with them.
-        codes: Class codes, integer [n]; None when labels or scores are given.
+        codes: Class codes, integer [n]; None when labels are given. Beside scores they must agree with them.
         scores: Class scores, [n, classes], not read yet; None when there are none.
         columns: The classes' names in the order of the scores; None when they have none.
     """
@@ -48,9 +48,9 @@ def read_labels(
     Args:
         x: An AnnData with ``obs[column]``, or ``obsm[column + "_scores"]`` (a DataFrame, or an array whose columns
             ``uns["classes"]`` names), or scores as ``X`` with classes as ``var_names``; a DataFrame with such a
-            column, or with scores under class names; a Series or list of labels; strings [n], integer codes [n] or
-            scores [n, classes] with ``ids``; or the arrays ``labels`` or ``scores`` (and ``classes``) with ``ids``
-            of an ``.npz`` file.
+            column, with scores under class names, or with both; a Series or list of labels; strings [n], integer
+            codes [n] or scores [n, classes] with ``ids``; or the arrays ``labels`` or ``scores`` (and ``classes``)
+            with ``ids`` of an ``.npz`` file.
         ids: Names of the rows, in place of those that ``x`` carries.
         columns: Names under which labels may stand, the first preferred.
         classes: The known classes; tells scores from other numbers.
@@ -85,10 +85,10 @@ def _from_anndata(
 ) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     named: Any
-    label = next((c for c in columns if c in x.obs), None)
+    label = _one_of([c for c in columns if c in x.obs], x.obs, "obs[{!r}]", error)
     if label is not None:
         parts["labels"] = x.obs[label]
-    score = next((f"{c}_scores" for c in columns if f"{c}_scores" in x.obsm), None)
+    score = _one_of([f"{c}_scores" for c in columns if f"{c}_scores" in x.obsm], x.obsm, "obsm[{!r}]", error)
     if score is not None:
         values = x.obsm[score]
         if isinstance(values, pd.DataFrame):
@@ -112,15 +112,32 @@ def _from_anndata(
 def _from_frame(
     x: pd.DataFrame, columns: Sequence[str], classes: Sequence[str], error: type[PrimaBenchError]
 ) -> dict[str, Any]:
-    label = next((c for c in columns if c in x.columns), None)
-    if label is not None:
-        return _from_values(x[label], error)
-    if set(map(str, x.columns)) & set(classes):
-        return {"scores": open_matrix(x, error=error), "columns": x.columns}
+    given = [c for c in columns if c in x.columns]
+    label = _one_of(given, x, "the column {!r}", error)
+    parts: dict[str, Any] = {} if label is None else _from_values(x[label], error)
+    rest = x.drop(columns=given) if given else x
+    if set(map(str, rest.columns)) & set(classes):
+        parts |= {"scores": open_matrix(rest, error=error), "columns": rest.columns}
+    if parts:
+        return parts
     raise error(
         f"the table has neither a label column nor class scores; its columns are {first_few(x.columns)}",
         hint=f"Name the column of labels {columns[0]!r}, or give one column of scores for each class.",
     )
+
+
+def _one_of(given: Sequence[str], table: Any, where: str, error: type[PrimaBenchError]) -> str | None:
+    """The one name under which predictions stand; of two that hold the same, the first."""
+    for name in given[1:]:
+        first, other = (np.asarray(table[n], dtype=object) for n in (given[0], name))
+        same = first.shape == other.shape and ((first == other) | (pd.isna(first) & pd.isna(other))).all()
+        if not same:
+            both = " and ".join(where.format(n) for n in (given[0], name))
+            raise error(
+                f"the predictions hold {both}, which disagree",
+                hint=f"Drop the one that holds no predictions, or rename it: either {given[0]!r} or {name!r} is read.",
+            )
+    return given[0] if given else None
 
 
 def _from_arrays(x: Arrays, error: type[PrimaBenchError]) -> dict[str, Any]:

@@ -163,12 +163,13 @@ def take_options(options: Mapping[str, Any], required: Iterable[str], optional: 
     return {name: options.get(name) for name in known}
 
 
-def fingerprint_of(batch: Batch, fields: Sequence[str]) -> str:
+def fingerprint_of(batch: Batch, fields: Sequence[str], read_as: str = "") -> str:
     """``sha256:...`` over the ids and the given fields of all rows, the same whatever their layout, dtype or order.
 
     Args:
         batch: The rows.
         fields: Which fields; those that were not given are skipped.
+        read_as: How the fields are to be read, where that is declared and changes what they mean.
     """
     total = hashlib.sha256(_bytes(batch.index))
     for name in fields:
@@ -182,6 +183,8 @@ def fingerprint_of(batch: Batch, fields: Sequence[str]) -> str:
                     total.update(_bytes(piece))
         else:
             total.update(_bytes(values.double() if values.is_floating_point() else values))
+    if read_as:
+        total.update(f"|{read_as}|".encode())
     return f"sha256:{total.hexdigest()}"
 
 

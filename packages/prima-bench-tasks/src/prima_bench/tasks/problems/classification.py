@@ -32,6 +32,7 @@ from prima_bench.tasks.specs import TaskSpec, digest_of
 
 DEFAULT_COLUMN = "cell_type"
 ABSTAINED = -1
+_ORDERED = (list, tuple, np.ndarray, pd.Index, pd.Series, pd.api.extensions.ExtensionArray)
 
 
 class ClassificationProblem:
@@ -95,7 +96,7 @@ class ClassificationProblem:
         if labels is not None:
             raise UsageError("perturbation= has no meaning for this task", hint="Leave it out.")
         columns = list(dict.fromkeys((self._label_key, DEFAULT_COLUMN)))
-        with opened(predictions, error=PredictionError) as x:
+        with opened(predictions, error=PredictionError, text=columns) as x:
             table = read_labels(x, ids=ids, columns=columns, classes=self.classes)
             index = self._rows.find(table.ids)
             self._rows.refuse_unknown(table.ids, index)
@@ -120,26 +121,29 @@ class ClassificationProblem:
         return Coverage(batch.n, len(self.unit_ids), 1.0)
 
     def fingerprint(self, batch: Batch) -> str:
-        """``sha256:...`` over ids and labels or scores."""
-        return fingerprint_of(batch, ("label", "score"))
+        """``sha256:...`` over ids and labels, or scores and what they are declared to be."""
+        read_as = f"scores={self._scores}" if "score" in batch else ""
+        return fingerprint_of(batch, ("label", "score"), read_as)
 
     def names_of(self, index: Sequence[int]) -> list[str] | None:
         """The names of rows by their position among the solution's sorted names."""
         return [str(self._rows.ids[i]) for i in index]
 
     def _encode_labels(self, table: LabelTable, index: Codes) -> Encoded:
-        if table.labels is not None:
-            code = self._vocabulary.encode(table.labels, table.ids)
-        else:
-            code = check_codes(table.codes, table.ids, self.classes, ABSTAINED if self._may_abstain else 0)
+        code = self._codes(table)
         fields: dict[str, Tensor | SparseRows] = {
             "target": self._tensor(self._target[index]),
             "label": self._tensor(code),
         }
         return Encoded(Rows(table.ids, index, code, "labels"), [(self._tensor(index), fields)])
 
+    def _codes(self, table: LabelTable) -> Codes:
+        if table.labels is not None:
+            return self._vocabulary.encode(table.labels, table.ids)
+        return check_codes(table.codes, table.ids, self.classes, ABSTAINED if self._may_abstain else 0)
+
     def _encode_scores(self, table: LabelTable, index: Codes) -> Encoded:
-        label = None if table.labels is None else self._vocabulary.encode(table.labels, table.ids)
+        label = None if table.labels is None and table.codes is None else self._codes(table)
         chunks: list[Chunk] = []
         digests = np.empty(len(index), dtype=np.int64)
         for rows, block in self._class_scores.blocks(table, label):
@@ -165,7 +169,7 @@ class ClassificationProblem:
 
 def _read_solution(source: Source, label_key: str) -> tuple[LabelTable, Any]:
     """The solution's labels, and the classes that a registered dataset declares."""
-    with opened(source.data, error=DataError) as x:
+    with opened(source.data, error=DataError, text=(label_key,)) as x:
         columns = x.obs.columns if hasattr(x, "obs") else x.columns if isinstance(x, pd.DataFrame) else None
         if columns is None:
             raise UsageError("solution= must be an AnnData, a DataFrame or the path of one")
@@ -184,7 +188,17 @@ def _classes(declared: Any, present: Sequence[str]) -> list[str]:
         return sorted(present)
     if isinstance(declared, str):
         raise UsageError(f"classes={declared!r} is one string", hint="Give the classes as a list.")
-    classes = [normalise(str(c)) for c in declared]
+    if not isinstance(declared, _ORDERED):
+        raise UsageError(
+            f"classes= cannot be a {type(declared).__name__}",
+            hint="Give the classes as a list: their order is the order of codes and of unnamed columns of scores.",
+        )
+    listed: list[Any] = list(declared)
+    if strange := [c for c in listed if not isinstance(c, str)]:
+        raise UsageError(f"classes= holds {first_few(strange)}, not only strings", hint="Name every class.")
+    classes = [normalise(c) for c in listed]
+    if not all(classes):
+        raise UsageError("classes= holds an empty name", hint="Name every class.")
     if len(set(classes)) < len(classes):
         raise UsageError("classes= names a class more than once")
     if absent := [name for name in present if name not in classes]:

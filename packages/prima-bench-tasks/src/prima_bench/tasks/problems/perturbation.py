@@ -88,7 +88,7 @@ class PerturbationProblem:
         Raises:
             PredictionError: If they cannot be scored.
         """
-        with opened(predictions, error=PredictionError) as x:
+        with opened(predictions, error=PredictionError, text=(self._solution.label_key,)) as x:
             table = read_cells(x, ids=ids, labels=labels, label_key=self._solution.label_key)
             rows = self._solution.rows
             index, group, keep = self._own(table) if rows is None else self._registered(table, rows)

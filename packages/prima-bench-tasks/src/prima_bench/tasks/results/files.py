@@ -30,12 +30,12 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"cannot write {path}: {error.strerror or error}", hint="Is the folder there, and may you write to it?"
+            f"cannot write {str(path)!r}: {_cause(error)}", hint="Is the folder there, and may you write to it?"
         ) from error
     finally:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             partial.unlink()
 
 
@@ -48,8 +48,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {str(path)!r}: {_cause(error)}") from error
     if len(raw) > MAX_BYTES:
         raise DataError(f"{path} is larger than {MAX_BYTES >> 20} MiB, so it is not a result")
     try:
@@ -59,6 +59,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DataError(f"{path} holds a JSON {type(document).__name__}, not an object")
     return document
+
+
+def _cause(error: OSError | ValueError) -> str:
+    # A ValueError is a name that no file can have: with a null byte, or with half a character.
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from prima_bench.tasks.errors import DataError, UnknownNameError, UsageError
+from prima_bench.tasks.results.checks import score_key
 from prima_bench.tasks.results.digest import round_significant
 from prima_bench.tasks.results.schema import EvalResult
 from prima_bench.tasks.results.text import ARROWS, number, table
@@ -51,7 +52,7 @@ class Board:
         order_by: The metrics that rank the rows; later ones only part ties.
         directions: ``"max"`` or ``"min"`` of every metric.
         rows: Best first; rows without a rank last.
-        differs: What keeps this board apart from the earlier ones of the same task.
+        differs: What keeps this board apart from the first one of the same task.
     """
 
     task: str
@@ -127,9 +128,9 @@ def leaderboard(paths: Source | Iterable[Source]) -> Leaderboard:
 
     Raises:
         DataError: If a file that was named cannot be read as a result. In a folder such files are listed instead.
-        UsageError: If nothing was given.
+        UsageError: If nothing was given, or something that is no path and no result.
     """
-    sources = [paths] if isinstance(paths, str | PathLike | EvalResult) else list(paths)
+    sources = _sources(paths)
     if not sources:
         raise UsageError("no results were given", hint="Name result files, or a folder that holds them.")
     found: list[tuple[str, EvalResult]] = []
@@ -148,21 +149,31 @@ def leaderboard(paths: Source | Iterable[Source]) -> Leaderboard:
     return Leaderboard(boards=tuple(_boards(found)), left_out=tuple(left_out))
 
 
+def _sources(paths: Any) -> list[Source]:
+    if isinstance(paths, str | PathLike | EvalResult):
+        return [paths]
+    sources = list(paths) if isinstance(paths, Iterable) else [paths]
+    for source in sources:
+        if not isinstance(source, str | PathLike | EvalResult):
+            raise UsageError(f"{source!r} is neither a path nor a result", hint="Name result files, or their folder.")
+    return sources
+
+
 def _boards(found: Iterable[tuple[str, EvalResult]]) -> list[Board]:
     groups: dict[str, list[tuple[str, EvalResult]]] = {}
     for path, result in found:
-        groups.setdefault(result.comparability_key, []).append((path, result))
+        # What a result says of itself is not enough: a changed copy of one keeps the key it had.
+        groups.setdefault(score_key(result), []).append((path, result))
 
     def by_name(group: list[tuple[str, EvalResult]]) -> tuple[str, ...]:
         first = group[0][1]
-        return (first.task.name, first.task.version, first.dataset.key, first.comparability_key)
+        return (first.task.name, first.task.version, first.dataset.key, score_key(first))
 
     boards: list[Board] = []
-    earlier: list[EvalResult] = []
+    of_task: dict[str, EvalResult] = {}
     for group in sorted(groups.values(), key=by_name):
         first = group[0][1]
-        differs = tuple(d for other in earlier if other.task.name == first.task.name for d in differences(first, other))
-        earlier.append(first)
+        differs = tuple(differences(first, of_task.setdefault(first.task.name, first)))
         boards.append(_board(group, differs))
     return boards
 
@@ -191,7 +202,7 @@ def _board(group: list[tuple[str, EvalResult]], differs: tuple[str, ...]) -> Boa
     return Board(
         task=f"{first.task.name}@{first.task.version}",
         dataset=first.dataset.key,
-        comparability_key=first.comparability_key,
+        comparability_key=score_key(first),
         order_by=order_by,
         directions=directions,
         rows=tuple(rows),

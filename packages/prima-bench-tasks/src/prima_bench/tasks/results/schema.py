@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from prima_bench.tasks.errors import DataError
+from prima_bench.tasks.errors import DataError, UsageError
 from prima_bench.tasks.results import html, text
+from prima_bench.tasks.results.checks import contradictions, falsehoods
 from prima_bench.tasks.results.digest import comparability_key, result_digest
 from prima_bench.tasks.results.files import read_json_object, write_atomically
 
@@ -112,6 +113,10 @@ class ScoreRecord(_Record):
     def _agrees(self) -> Self:
         if (self.value is None) != (self.status == "undefined"):
             raise ValueError(f"status {self.status!r} contradicts value {self.value!r}")
+        if self.value is not None and (self.status == "partial") != (self.n_undefined > 0):
+            raise ValueError(f"status {self.status!r} contradicts n_undefined {self.n_undefined}")
+        if (self.reason is None) != (self.status == "ok"):
+            raise ValueError(f"status {self.status!r} contradicts reason {self.reason!r}")
         return self
 
 
@@ -138,6 +143,14 @@ class UnitsRecord(_Record):
         for name, size in sizes.items():
             if size != len(self.ids):
                 raise ValueError(f"{name} has {size} entries for {len(self.ids)} units")
+        if len(set(self.ids)) != len(self.ids):
+            raise ValueError("ids holds a unit twice")
+        if self.undefined.keys() != self.values.keys():
+            raise ValueError("undefined and values are not of the same metrics")
+        for name, column in self.values.items():
+            missing = {unit for unit, value in zip(self.ids, column, strict=True) if value is None}
+            if missing != set(self.undefined[name]):
+                raise ValueError(f"the reasons of {name} are not those of its undefined units")
         return self
 
 
@@ -171,6 +184,12 @@ class EvalResult(_Record):
     provenance: ProvenanceRecord
     flags: list[str]
     result_digest: Digest
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        for problem in contradictions(self.scores, self.units):
+            raise ValueError(problem)
+        return self
 
     @classmethod
     def build(
@@ -235,7 +254,10 @@ class EvalResult(_Record):
 
         Raises:
             DataError: If the file cannot be written.
+            UsageError: If the path names no file.
         """
+        if not isinstance(path, str | PathLike) or not Path(path).name:
+            raise UsageError(f"{path!r} names no file to save to", hint="Name one, such as result.json.")
         target = Path(path)
         write_atomically(target, self.to_json())
         return target
@@ -245,7 +267,8 @@ class EvalResult(_Record):
         """Read a result that :meth:`save` wrote.
 
         Raises:
-            DataError: If the file is missing, too large, no strict JSON, not of this schema, or was changed since.
+            DataError: If the file is missing, too large, no strict JSON, not of this schema, was changed since, or
+                says what cannot be: another comparability key than its own, a value outside its metric's range.
         """
         document = read_json_object(Path(path))
         _check_schema(document, Path(path))
@@ -256,12 +279,18 @@ class EvalResult(_Record):
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "the document"
             raise DataError(
-                f"{path} is not a result of schema {SCHEMA_VERSION}: {where}: {first['msg']}",
+                f"{path} is not a result of schema {SCHEMA_VERSION}: {where}: "
+                f"{first['msg'].removeprefix('Value error, ')}",
                 hint=f"{error.error_count()} such problem(s). It may be edited by hand; evaluate again.",
             ) from error
         if result_digest(document) != result.result_digest:
             raise DataError(
                 f"{path} was changed after it was written: its contents no longer match its result_digest",
+                hint="Evaluate the predictions again; results are not to be edited.",
+            )
+        for problem in falsehoods(result):
+            raise DataError(
+                f"{path} cannot be true: {problem}",
                 hint="Evaluate the predictions again; results are not to be edited.",
             )
         return result
@@ -286,6 +315,11 @@ def _check_schema(document: dict[str, Any], path: Path) -> None:
     if document.get("schema") != SCHEMA:
         raise DataError(f"{path} is no evaluation result", hint=f'A result begins with "schema": "{SCHEMA}".')
     version = document.get("schema_version")
+    if not isinstance(version, str):
+        raise DataError(
+            f"{path} has schema version {version!r}, which is no text",
+            hint=f'It is written in quotes: "schema_version": "{SCHEMA_VERSION}".',
+        )
     if version != SCHEMA_VERSION:
         raise DataError(
             f"{path} has schema version {version!r}; this release reads {SCHEMA_VERSION}",
