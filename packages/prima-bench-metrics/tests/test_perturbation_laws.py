@@ -28,6 +28,7 @@ VARIANTS = (
     *SPECS,
     "mae(exclude_targets=own)",
     "pearson_delta(control_source=prediction)",
+    "pearson_delta_pertmean(leave_one_out=false)",
     "spearman_delta(exclude_targets=panel)",
     "top_k_delta_pearson(k=5, exclude_targets=own)",
     "pds_cosine(exclude_targets=own)",
@@ -295,3 +296,13 @@ def test_alone_and_in_a_panel_give_the_same_bits(ref: str) -> None:
     assert torch.equal(alone.result().units, scores(reference, *pred)[ref].units)
     assert alone.higher_is_better == (SPECS[parsed.name].direction == "max")
     assert alone.uses_predicted_control == ("control_source" in ref)
+
+
+def test_the_mean_of_all_perturbations_is_specific_to_none() -> None:
+    cells = screen(3)
+    reference = reference_of(cells)
+    mean = reference.profiles()[1:].mean(dim=0)
+    values = {r: s.value for r, s in scores(reference, mean.expand(9, -1), torch.arange(9)).items()}
+    assert values["pearson_delta_pertmean(leave_one_out=false)"] == 0.0
+    assert values["pearson_delta_pertmean"] == pytest.approx(1.0)
+    assert values["pds_cosine"] == pytest.approx(0.5, abs=0.2)

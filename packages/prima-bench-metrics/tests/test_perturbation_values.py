@@ -80,13 +80,14 @@ def by_unit(formula: Callable[..., float], origin: str = "control") -> Callable[
         data: Data, *, exclude_targets: str = "none", control_source: str = "solution", **params: float
     ) -> Array:
         true, pred = profiles(data, params.pop("target_sum", 0.0))
+        left_out = params.pop("leave_one_out", True)
         out = []
         for p, genes in enumerate(kept(data, exclude_targets)):
             m, q = true[p + 1], pred[p + 1]
             o = {
                 "control": true[0],
                 "none": 0.0 * true[0],
-                "others": np.delete(true[1:], p, axis=0).mean(axis=0),
+                "others": (np.delete(true[1:], p, axis=0) if left_out else true[1:]).mean(axis=0),
             }[origin]
             e = q - (pred[0] if control_source == "prediction" else o)
             out.append(formula(e[genes], (m - o)[genes], **params))
@@ -135,6 +136,7 @@ PARAMS: dict[str, st.SearchStrategy[object]] = {
     "control_source": st.sampled_from(("solution", "prediction")),
     "target_sum": st.sampled_from((0.0, 1e4, 5e4)),
     "k": st.sampled_from((3, 5, 20)),
+    "leave_one_out": st.booleans(),
 }
 
 

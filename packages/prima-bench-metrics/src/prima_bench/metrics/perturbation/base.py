@@ -7,7 +7,6 @@ canonical order and exchange between ranks, which ``prima_bench.metrics.base`` o
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -15,14 +14,7 @@ from torch import Tensor
 
 from prima_bench.metrics.base import Batch, BufferedMetric, Field, Score, SparseRows
 from prima_bench.metrics.errors import InputError, ProfileError
-from prima_bench.metrics.numerics import tree_sum
-from prima_bench.metrics.perturbation.pseudobulk import (
-    LARGEST_TARGET_SUM,
-    Scale,
-    others_mean,
-    predicted_profiles,
-    too_large,
-)
+from prima_bench.metrics.perturbation.pseudobulk import Scale
 from prima_bench.metrics.perturbation.reference import (
     ExcludeTargets,
     PerturbationReference,
@@ -39,27 +31,6 @@ NO_CONTROL = "no control cells in the target"
 NO_GENES = "all genes are excluded"
 ALONE = "needs at least two perturbations"
 
-_BLOCK_ELEMENTS = 1 << 18
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some perturbations with what they are compared to, all float64.
-
-    Attributes:
-        pred: Predicted pseudobulks ``[rows, genes]``.
-        true: True pseudobulks ``[rows, genes]``.
-        origin: What effects are measured from, ``[genes]`` or ``[rows, genes]``.
-        pred_origin: The same for predicted effects.
-        keep: The genes that are compared, boolean ``[genes]`` or ``[rows, genes]``; None for all.
-    """
-
-    pred: Tensor
-    true: Tensor
-    origin: Tensor
-    pred_origin: Tensor
-    keep: Tensor | None
-
 
 class PerturbationMetric(BufferedMetric):
     """A metric of predicted against true responses to perturbations, one row for each predicted cell.
@@ -75,7 +46,6 @@ class PerturbationMetric(BufferedMetric):
         control_source: Whose control cells predicted effects are measured from. ``"prediction"`` is there for
             parity with other tools: a model can move its score by editing its control cells.
         exclude_targets: Leave out the ``"own"`` target genes of each perturbation, or those of the whole ``"panel"``.
-        target_sum: For counts, the total that pseudobulks are scaled to; 0 for the solution's median group total.
         **kwargs: Passed on to ``torchmetrics.Metric``.
 
     Raises:
@@ -87,7 +57,8 @@ class PerturbationMetric(BufferedMetric):
         Field("group", "integer", "scalar"),
         Field("target_x", "real", "rows", optional=True),
     )
-    origin: ClassVar[Literal["none", "control", "others"]] = "control"
+    needs_control: ClassVar[bool] = True
+    needs_others: ClassVar[bool] = False
     degenerate: ClassVar[str] = "constant solution effect"
     default_exclude_targets: ClassVar[ExcludeTargets] = "none"
 
@@ -99,7 +70,6 @@ class PerturbationMetric(BufferedMetric):
         scale: Scale | None = None,
         control_source: ControlSource = "solution",
         exclude_targets: ExcludeTargets | None = None,
-        target_sum: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -108,8 +78,7 @@ class PerturbationMetric(BufferedMetric):
         self.scale: Scale = _scale(reference, scale)
         self.control_source = control_source
         self.exclude_targets: ExcludeTargets = exclude_targets or self.default_exclude_targets
-        self.target_sum = float(target_sum)
-        self._check_options()
+        self._check_sources()
         genes = "" if reference is None else f" x {reference.num_genes} genes"
         self.schema_tag = f"{self.num_perturbations} perturbations{genes}, {self.scale}"
 
@@ -166,86 +135,83 @@ class PerturbationMetric(BufferedMetric):
             InputError: If a perturbation has no predicted cells, or the cells do not fit.
         """
         reference = self.reference if self.reference is not None else self._paired(batch)
-        pred = self._predicted(batch, reference)
-        true = reference.profiles(self.target_sum).to(pred.device)
-        present = (reference.cells_per_group[1:] > 0).to(pred.device)
-        units = torch.full((self.num_perturbations,), torch.nan, dtype=torch.float64, device=pred.device)
-        reasons = dict.fromkeys((~present).nonzero().flatten().tolist(), ABSENT)
+        batch.memo(("perturbation checks", reference), lambda: self._check_cells(batch, reference))
+        self._check_all_predicted(batch, reference)
+        return self.score_against(batch, reference)
+
+    def score_against(self, batch: Batch, reference: PerturbationReference) -> Score:
+        """The score of checked cells; metrics that are no mean over perturbations replace this.
+
+        Args:
+            batch: Predicted cells, of every perturbation that the reference has.
+            reference: The truth.
+        """
+        present = reference.cells_per_group[1:] > 0
         chosen = present.nonzero().flatten()
-        keep = reference.kept_genes(self.exclude_targets)
-        keep = None if keep is None else keep.to(pred.device)
-        common = NO_GENES if keep is not None and not bool(keep.any()) else self._common_reason(reference, len(chosen))
+        units = torch.full((self.num_perturbations,), torch.nan, dtype=torch.float64, device=batch.device)
+        reasons = dict.fromkeys((~present).nonzero().flatten().tolist(), ABSENT)
+        common = self.common_reason(reference)
+        why: Mapping[int, str] = {}
         if common is None:
-            rows = Rows(
-                pred=_chosen(pred[1:], present),
-                true=_chosen(true[1:], present),
-                origin=true[0],
-                pred_origin=pred[0] if self.uses_predicted_control else true[0],
-                keep=keep if keep is None or keep.dim() == 1 else _chosen(keep, present),
-            )
-            units[chosen] = self._defined(rows, chosen)
-        for position in chosen[units[chosen].isnan()].tolist():
-            reasons[position] = common or self._unit_reason(keep, position)
+            values, why = self.unit_values(batch, reference, chosen.to(batch.device))
+            units[chosen.to(batch.device)] = values
+        for position in chosen.tolist():
+            if bool(units[position].isnan()):
+                reasons[position] = common or why.get(position) or self._unit_reason(reference, position)
         return Score.from_units(units, reasons)
 
     @abstractmethod
-    def values(self, rows: Rows) -> Tensor:
-        """The value of each perturbation, NaN where undefined.
+    def unit_values(
+        self, batch: Batch, reference: PerturbationReference, chosen: Tensor
+    ) -> tuple[Tensor, Mapping[int, str]]:
+        """The values of the perturbations that have true cells.
 
         Args:
-            rows: All perturbations that have true cells.
+            batch: Predicted cells, of every perturbation that the reference has.
+            reference: The truth.
+            chosen: Which perturbations, ascending from 0, int64 ``[k]``.
 
         Returns:
-            float64 ``[rows]``.
+            float64 ``[k]``, NaN where the solution alone leaves a value undefined, and why, by perturbation, where
+            ``degenerate`` does not say it.
         """
 
-    @abstractmethod
-    def undefined(self, rows: Rows, positions: Tensor) -> Tensor:
-        """Whether the solution leaves some perturbations without a value; what was predicted has no say in it.
+    def common_reason(self, reference: PerturbationReference) -> str | None:
+        """Why no perturbation at all can be scored; None when some can."""
+        keep = self.kept_genes(reference)
+        if keep is not None and not bool(keep.any()):
+            return NO_GENES
+        if self.needs_control and int(reference.cells_per_group[0]) == 0:
+            return NO_CONTROL
+        return ALONE if self.needs_others and int((reference.cells_per_group[1:] > 0).sum()) < 2 else None
 
-        Args:
-            rows: As in :meth:`values`.
-            positions: The perturbations asked for, as rows of ``rows``, int64 ``[k]``.
+    def kept_genes(self, reference: PerturbationReference) -> Tensor | None:
+        """The genes that are compared, boolean ``[genes]`` or ``[perturbations, genes]``; None for all."""
+        return reference.kept_genes(self.exclude_targets)
 
-        Returns:
-            Boolean ``[k]``.
-        """
+    def _unit_reason(self, reference: PerturbationReference, position: int) -> str:
+        keep = self.kept_genes(reference)
+        if keep is not None and not bool((keep if keep.dim() == 1 else keep[position]).any()):
+            return NO_GENES
+        return self.degenerate
 
-    def _defined(self, rows: Rows, chosen: Tensor) -> Tensor:
-        """The values, NaN only where the solution alone leaves them undefined."""
-        values = self.values(rows)
-        odd = (~values.isfinite()).nonzero().flatten()
-        if len(odd):
-            undefined = self.undefined(rows, odd)
-            if not bool(undefined.all()):
-                raise _too_large((1 + chosen[odd[~undefined]]).tolist())
-            values[odd] = torch.nan
-        return values
-
-    def _predicted(self, batch: Batch, reference: PerturbationReference) -> Tensor:
-        """Predicted pseudobulks by code, after a check that every perturbation is there."""
-        batch.memo(("perturbation checks", reference), lambda: self._check_predicted(batch, reference))
-        pred, cells = predicted_profiles(batch, reference, self.target_sum)
-        needed = reference.cells_per_group.to(cells.device) > 0
-        needed[0] = needed[0] & self.uses_predicted_control
-        missing = (needed & (cells == 0)).nonzero().flatten().tolist()
-        if missing:
-            raise InputError(
-                f"no predicted cells of group {listed(missing)}",
-                hint="Predict at least one cell of every perturbation of the solution.",
-            )
-        large = batch.memo(("perturbation overflow", reference, self.target_sum), lambda: too_large(pred))
-        if wrong := (needed & large).nonzero().flatten().tolist():
-            raise _too_large(wrong)
-        return pred
-
-    def _check_predicted(self, batch: Batch, reference: PerturbationReference) -> None:
+    def _check_cells(self, batch: Batch, reference: PerturbationReference) -> None:
         # Again, because a panel's rows do not pass through this metric's update.
         width = batch.rows("x").shape[1]
         if width != reference.num_genes:
             raise InputError(f"predicted cells have {width} genes, the true ones {reference.num_genes}")
         check_codes(batch.tensor("group"), self.num_perturbations)
         check_sign(batch.rows("x"), self.scale)
+
+    def _check_all_predicted(self, batch: Batch, reference: PerturbationReference) -> None:
+        cells = predicted_cells(batch, reference)
+        needed = reference.cells_per_group.to(cells.device) > 0
+        needed[0] = needed[0] & self.uses_predicted_control
+        if missing := (needed & (cells == 0)).nonzero().flatten().tolist():
+            raise InputError(
+                f"no predicted cells of group {listed(missing)}",
+                hint="Predict at least one cell of every perturbation of the solution.",
+            )
 
     def _paired(self, batch: Batch) -> PerturbationReference:
         if "target_x" not in batch:
@@ -259,78 +225,32 @@ class PerturbationMetric(BufferedMetric):
 
         return batch.memo(("perturbation reference", self.num_perturbations, self.scale), build)
 
-    def _common_reason(self, reference: PerturbationReference, present: int) -> str | None:
-        """Why no perturbation at all can be scored."""
-        if self.origin == "control" and int(reference.cells_per_group[0]) == 0:
-            return NO_CONTROL
-        return ALONE if self.origin == "others" and present < 2 else None
-
-    def _unit_reason(self, keep: Tensor | None, position: int) -> str:
-        if keep is not None and not bool((keep if keep.dim() == 1 else keep[position]).any()):
-            return NO_GENES
-        return self.degenerate
-
-    def _check_options(self) -> None:
+    def _check_sources(self) -> None:
         for name, value, choices in (
             ("control_source", self.control_source, get_args(ControlSource)),
             ("exclude_targets", self.exclude_targets, get_args(ExcludeTargets)),
         ):
             if value not in choices:
                 raise InputError(f"{name} cannot be {value!r}", hint=f"Choose one of {', '.join(choices)}.")
-        if self.uses_predicted_control and self.origin != "control":
+        if self.uses_predicted_control and not self.needs_control:
             raise InputError(f"{type(self).__name__} has no use for control cells", hint="Leave control_source out.")
         if self.reference is None and self.exclude_targets not in ("none", self.default_exclude_targets):
             raise InputError("targets are known to a reference alone", hint="Build a PerturbationReference.")
-        if self.target_sum and not 1 / LARGEST_TARGET_SUM <= self.target_sum <= LARGEST_TARGET_SUM:
-            raise InputError(
-                f"target_sum cannot be {self.target_sum}",
-                hint=f"Give a total of at most {LARGEST_TARGET_SUM:g}, such as 10000, or 0 for the solution's own.",
-            )
-        if self.target_sum and self.scale != "counts":
-            raise InputError(f"target_sum={self.target_sum} has no meaning on scale {self.scale}", hint="Leave it out.")
 
 
-class RowwiseMetric(PerturbationMetric):
-    """A perturbation metric whose value for one perturbation needs no other prediction."""
-
-    def values(self, rows: Rows) -> Tensor:
-        """The value of each perturbation, computed a few perturbations at a time to bound memory."""
-        n, genes = rows.true.shape
-        total = tree_sum(rows.true, dim=0) if self.origin == "others" else None
-        step = max(1, _BLOCK_ELEMENTS // genes)
-        return torch.cat([self.row_values(_block(rows, slice(i, i + step), total)) for i in range(0, n, step)])
-
-    def undefined(self, rows: Rows, positions: Tensor) -> Tensor:
-        """Whether even the truth itself, as the prediction, would have no value."""
-        truth = replace(rows, pred=rows.true, pred_origin=rows.origin)
-        total = tree_sum(rows.true, dim=0) if self.origin == "others" else None
-        parts = torch.split(positions, max(1, _BLOCK_ELEMENTS // rows.true.shape[1]))
-        return torch.cat([self.row_values(_block(truth, part, total)).isnan() for part in parts])
-
-    @abstractmethod
-    def row_values(self, rows: Rows) -> Tensor:
-        """The value of each of some perturbations, NaN where undefined; ``keep`` is given for each row."""
+def predicted_cells(batch: Batch, reference: PerturbationReference) -> Tensor:
+    """How many cells were predicted of each group, int64 ``[1 + perturbations]``, on the batch's device."""
+    groups = 1 + reference.num_perturbations
+    return batch.memo(("perturbation cells", groups), lambda: torch.bincount(batch.tensor("group"), minlength=groups))
 
 
-def _too_large(groups: list[int]) -> ProfileError:
+def too_large_error(groups: list[int]) -> ProfileError:
+    """What is raised when predicted expression of some groups is too large to be scored."""
     return ProfileError(
         f"predicted expression is too large to be scored in group {listed(groups)}",
         groups=groups,
         hint="Code 0 is the control. Predict values on the scale of the solution.",
     )
-
-
-def _block(rows: Rows, part: slice | Tensor, total: Tensor | None) -> Rows:
-    pred, true, origin, keep = rows.pred[part], rows.true[part], rows.origin, rows.keep
-    if total is not None:
-        origin = others_mean(total, true, rows.true.shape[0])
-    if keep is not None:
-        keep = keep.expand_as(true) if keep.dim() == 1 else keep[part]
-    return Rows(pred, true, origin, origin if total is not None else rows.pred_origin, keep)
-
-
-def _chosen(x: Tensor, present: Tensor) -> Tensor:
-    return x if bool(present.all()) else x[present]
 
 
 def _num_perturbations(reference: PerturbationReference | None, given: int | None) -> int:

@@ -4,12 +4,14 @@ An effect is a pseudobulk minus an origin: the solution's control, or the mean o
 these sees the size of an effect; ``r2_delta`` and the profile errors do.
 """
 
+from typing import Any
+
 from torch import Tensor
 
-from prima_bench.metrics.numerics import average_ranks
+from prima_bench.metrics.numerics import average_ranks, tree_mean
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.base import Rows, RowwiseMetric
-from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM
+from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, LEAVE_ONE_OUT, TARGET_SUM
+from prima_bench.metrics.perturbation.profile_metric import Rows, RowwiseMetric
 from prima_bench.metrics.perturbation.pseudobulk import mean_of_others
 from prima_bench.metrics.spec import MetricSpec
 
@@ -95,8 +97,13 @@ SPECS = (
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation that differs from the others' mean alike in all genes.",
         references=("Vinas Torne et al. 2025, Systema, doi:10.1038/s41587-025-02777-8",),
-        params=(EXCLUDE_TARGETS, TARGET_SUM),
-        notes="The mean leaves the perturbation itself out, so that its own noise is not on both sides.",
+        params=(EXCLUDE_TARGETS, LEAVE_ONE_OUT, TARGET_SUM),
+        notes=(
+            "The mean leaves the perturbation itself out, so that its own noise is not on both sides. A consequence: "
+            "the mean of all true pseudobulks of the panel, as every prediction, lies on the line from o_p to m_p and "
+            "scores 1. No model sees that mean, but one close to it scores high; with leave_one_out=false it scores "
+            "0. Read this metric beside a retrieval one (pds_cosine) and one that sees scale (r2_delta)."
+        ),
     ),
 )
 
@@ -185,16 +192,19 @@ def cosine_delta(
     return rowwise.graded(similarity, no_skill=rowwise.is_zero(e, keep), undefined=rowwise.is_zero(d, keep))
 
 
-def pearson_delta_pertmean(pred: Tensor, target: Tensor, *, keep: Tensor | None = None) -> Tensor:
+def pearson_delta_pertmean(
+    pred: Tensor, target: Tensor, *, leave_one_out: bool = True, keep: Tensor | None = None
+) -> Tensor:
     """Pearson correlation over genes after subtracting the mean of the other perturbations' true pseudobulks.
 
     Args:
         pred: Predicted pseudobulks, float64 ``[perturbations, genes]``: all perturbations of the panel.
         target: True pseudobulks, of the same shape.
+        leave_one_out: Whether a perturbation is left out of the mean that it is measured from.
         keep: Genes that count, boolean of the same shape; all of them when None.
 
     Returns:
-        float64 ``[perturbations]``: NaN where the truth differs from the others alike in all genes.
+        float64 ``[perturbations]``: NaN where the truth differs from that mean alike in all genes.
 
     Example:
         >>> import torch
@@ -202,7 +212,8 @@ def pearson_delta_pertmean(pred: Tensor, target: Tensor, *, keep: Tensor | None 
         >>> pearson_delta_pertmean(target, target)
         tensor([1., 1.], dtype=torch.float64)
     """
-    return pearson_delta(pred, target, mean_of_others(target.double()), keep=keep)
+    origin = mean_of_others(target.double()) if leave_one_out else tree_mean(target, dim=0).expand_as(target)
+    return pearson_delta(pred, target, origin, keep=keep)
 
 
 def _effect(profile: Tensor, origin: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -242,10 +253,20 @@ class CosineDelta(RowwiseMetric):
 
 
 class PearsonDeltaPertMean(RowwiseMetric):
-    """Pearson correlation of perturbation-specific effects; see :func:`pearson_delta_pertmean`."""
+    """Pearson correlation of perturbation-specific effects; see :func:`pearson_delta_pertmean`.
+
+    Args:
+        *args: As in ``PerturbationMetric``.
+        leave_one_out: Whether a perturbation is left out of the mean that it is measured from.
+        **kwargs: As in ``ProfileMetric``.
+    """
 
     higher_is_better = True
     origin = "others"
+
+    def __init__(self, *args: Any, leave_one_out: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.leave_one_out = bool(leave_one_out)
 
     def row_values(self, rows: Rows) -> Tensor:
         """The value of each of some perturbations."""

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.base import ALONE, PerturbationMetric, Rows
 from prima_bench.metrics.perturbation.distances import Distance, closer_and_tied
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM
-from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
+from prima_bench.metrics.perturbation.profile_metric import ProfileMetric, Rows
+from prima_bench.metrics.perturbation.reference import ExcludeTargets
 from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
@@ -147,10 +147,11 @@ def _effects(profiles: Tensor, origin: Tensor, keep: Tensor | None) -> Tensor:
     return effects
 
 
-class _PDS(PerturbationMetric):
+class _PDS(ProfileMetric):
     higher_is_better = True
     degenerate = "zero solution effect"
     default_exclude_targets: ClassVar[ExcludeTargets] = "panel"
+    needs_others = True
     distance: ClassVar[Distance]
 
     def values(self, rows: Rows) -> Tensor:
@@ -163,10 +164,6 @@ class _PDS(PerturbationMetric):
         """Whether a perturbation has no true effect in the genes that count."""
         keep = rows.keep if rows.keep is None or rows.keep.dim() == 1 else rows.keep[positions]
         return rowwise.is_zero(rowwise.difference(rows.true[positions], rows.origin), keep)
-
-    def _common_reason(self, reference: PerturbationReference, present: int) -> str | None:
-        common = super()._common_reason(reference, present)
-        return common or (ALONE if present < 2 else None)
 
 
 class PDSCosine(_PDS):

@@ -23,6 +23,12 @@ EXCLUDE_TARGETS = Param(
     summary="Leave out the perturbation's own target genes, or those of all perturbations.",
 )
 
+LEAVE_ONE_OUT = Param(
+    name="leave_one_out",
+    default=True,
+    summary="Measure a perturbation from the mean of the others; false: from the mean of all, itself included.",
+)
+
 TARGET_SUM = Param(
     name="target_sum",
     default=0.0,

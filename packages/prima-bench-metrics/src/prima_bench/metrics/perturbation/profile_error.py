@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.base import Rows, RowwiseMetric
 from prima_bench.metrics.perturbation.params import EXCLUDE_TARGETS, TARGET_SUM
+from prima_bench.metrics.perturbation.profile_metric import Rows, RowwiseMetric
 from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (
