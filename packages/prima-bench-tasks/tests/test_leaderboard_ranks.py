@@ -52,6 +52,49 @@ def test_equal_models_share_a_rank(models: dict[str, Any], labelled: Any) -> Non
     assert "1=" in board.to_text()
 
 
+def test_models_of_one_name_are_told_apart_by_their_files(
+    models: dict[str, Any], labelled: Any, tmp_path: Path
+) -> None:
+    for name, guess in {"half": "Treg", "same": "NK"}.items():
+        labels = pd.Series(guess, index=labelled.solution.obs_names)
+        labelled.result(labels, model="m").save(tmp_path / f"{name}.json")
+    models["right"].save(tmp_path / "right.json")
+    text = leaderboard(tmp_path).to_text()
+    assert "m (half.json) " in text
+    assert "m (same.json) " in text
+    assert "right.json" not in text
+
+
+def test_a_column_is_written_alike(screen: Any) -> None:
+    result = screen.result(model="m")
+    tiny = {name: score.model_copy(update={"value": 9.4e-09}) for name, score in result.scores.items()}
+    other = result.model_copy(update={"scores": tiny, "result_digest": "sha256:" + 64 * "1"})
+    (board,) = leaderboard([result, other]).boards
+    row = next(line for line in board.to_text().splitlines() if "<0.0001" in line)
+    assert row.split()[2:] == ["<0.0001"] * len(tiny)
+
+
+HOSTILE = "evil\x1b[2J\x1b]0;title\x07\r\n\x9b31m\u202erow"
+
+
+def test_no_name_drives_a_terminal_or_breaks_a_row(labelled: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31m.json"
+    labelled.result(model={"name": HOSTILE, "version": "\x1b[0m"}).save(path)
+    (tmp_path / "b\x1b[31m.json").write_text("{}")
+    text = leaderboard(tmp_path).to_text()
+    assert all(c.isprintable() for c in text.replace("\n", ""))
+    assert r"evil\x1b[2J" in text
+    assert r"left out: " in text
+    assert len(leaderboard(path).to_text().splitlines()) == 4
+
+
+def test_a_long_name_leaves_room_for_the_scores(labelled: Any) -> None:
+    for name in ("m" * 5000, "細" * 5000):
+        text = leaderboard(labelled.result(model=name)).to_text()
+        assert max(map(len, text.splitlines())) < 160
+        assert "…" in text
+
+
 def test_smaller_is_better_where_the_metric_says_so(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from prima_bench.tasks import registry
 
@@ -79,7 +122,11 @@ def test_what_cannot_be_ranked_stands_below_with_the_reason(labelled: Any) -> No
     results = [labelled.result(metrics="mcc", model="m"), labelled.result(metrics="mcc", model="n")]
     (board,) = leaderboard(results).boards
     assert ranks(board) == [(None, "m"), (None, "n")]
-    assert "none of the task's primary metrics (f1_macro, accuracy) was computed" in board.to_text()
+    lines = board.to_text().splitlines()
+    assert [line.split() for line in lines[3:5]] == [
+        ["—", name, f"{board.rows[0].values['mcc']:.4f}"] for name in ("m", "n")
+    ]
+    assert lines[5:] == ["not ranked: m, n: none of the task's primary metrics (f1_macro, accuracy) was computed"]
 
 
 def test_an_undefined_primary_metric_is_no_rank(screen: Any) -> None:
@@ -101,14 +148,23 @@ def test_the_incomparable_is_never_mixed_and_the_difference_named(labelled: Any,
     assert len(boards) == 4
     assert sorted(row.model for board in boards for row in board.rows) == ["a", "b", "c", "d"]
     assert differences(a, a) == []
-    assert [d.partition(":")[0] for d in differences(a, b)] == [
-        "dataset.version",
-        "dataset.digest",
-        "dataset.solution_digest",
-    ]
-    assert differences(a, c) == ["metrics: none more, elsewhere f1_macro(labels=union)"]
+    assert differences(a, b) == [f"dataset: {a.dataset.key}, elsewhere {b.dataset.key}"]
+    assert differences(a, c) == ["metrics: without f1_macro(labels=union)"]
+    assert differences(c, a) == ["metrics: also f1_macro(labels=union)"]
     text = leaderboard([a, c]).to_text()
-    assert "differs in metrics" in text
+    assert text.count("differs in metrics") == 1
+
+
+def test_differences_are_short(labelled: Any) -> None:
+    a = labelled.result(metrics="mcc")
+    b = labelled.result(metrics="accuracy,balanced_accuracy,cohen_kappa,f1_macro,f1_weighted,recall_macro")
+    assert differences(b, a) == [
+        "metrics: also accuracy, balanced_accuracy, cohen_kappa, f1_macro, 2 more; without mcc"
+    ]
+    other = a.dataset.model_copy(update={"solution_digest": "sha256:" + 64 * "0"})
+    assert differences(a, a.model_copy(update={"dataset": other})) == [
+        f"dataset.solution_digest: {a.dataset.solution_digest[:19]}, elsewhere sha256:000000000000"
+    ]
 
 
 def test_versions_and_parameters_of_a_metric_are_differences(labelled: Any) -> None:

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from prima_bench.tasks.results.text import ARROWS, headline, number, plural, unit_count
+from prima_bench.tasks.results.text import ARROWS, headline, number, plural, printable, unit_count
 
 if TYPE_CHECKING:
     from prima_bench.tasks.results.schema import EvalResult
@@ -13,7 +13,7 @@ _FAINT = "opacity:0.7;font-size:85%"
 
 
 def result_html(result: "EvalResult") -> str:
-    """The scores as HTML; every text is escaped."""
+    """The scores as HTML; every text is printable and escaped."""
     rows = []
     for name, score in result.scores.items():
         cells = (
@@ -32,9 +32,9 @@ def result_html(result: "EvalResult") -> str:
         f"<div><strong>{escape(headline(result))}</strong></div>"
         f'<table style="border-collapse:collapse;color:inherit;background:none">'
         f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
-        f'<div style="{_FAINT}">{escape(foot)}</div></div>'
+        f'<div style="{_FAINT}">{escape(printable(foot))}</div></div>'
     )
 
 
 def _cell(tag: str, text: str, align: str) -> str:
-    return f'<{tag} style="{_CELL}{align}">{escape(text)}</{tag}>'
+    return f'<{tag} style="{_CELL}{align}">{escape(printable(text))}</{tag}>'

@@ -5,6 +5,7 @@ shows what the result files say.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from os import PathLike
@@ -15,7 +16,12 @@ from prima_bench.tasks.errors import DataError, UnknownNameError, UsageError
 from prima_bench.tasks.results.checks import score_key
 from prima_bench.tasks.results.digest import round_significant
 from prima_bench.tasks.results.schema import EvalResult
-from prima_bench.tasks.results.text import ARROWS, number, table
+from prima_bench.tasks.results.text import ARROWS, clip, numbers, printable, table
+
+LONGEST_LABEL = 40
+"""Columns that a model may take in a table; the whole name is in the files."""
+SHORT_LIST = 4
+"""How many metrics a note names before it only counts."""
 
 Source = str | PathLike[str] | EvalResult
 
@@ -72,19 +78,29 @@ class Board:
         return list(groups.values())
 
     def to_text(self) -> str:
-        """The board as a plain-text table, the ranking metrics first, unranked rows below it."""
+        """The board as a plain-text table, the ranking metrics first, rows without a rank last and why below it."""
         columns = [*self.order_by, *(m for m in self.directions if m not in self.order_by)]
         header = ("rank", "model", *(f"{m} {ARROWS[self.directions[m]]}" for m in columns))
-        shared = {r.rank for r in self.rows if sum(o.rank == r.rank for o in self.rows) > 1}
-        ranked = [
-            (f"{r.rank}{'=' if r.rank in shared else ''}", r.model, *(number(r.values[m]) for m in columns))
-            for r in self.rows
-            if r.rank is not None
-        ]
-        lines = [f"{self.task} on {self.dataset}", *(f"  differs in {d}" for d in self.differs)]
-        lines += table(header, ranked, right=(0, *range(2, len(header))))
-        lines += [f"not ranked: {r.model}: {r.reason}" for r in self.rows if r.rank is None]
+        shared = {rank for rank, n in Counter(r.rank for r in self.rows).items() if n > 1}
+        ranks = ["—" if r.rank is None else f"{r.rank}{'=' if r.rank in shared else ''}" for r in self.rows]
+        labels = self._labels()
+        values = [numbers([r.values[m] for r in self.rows]) for m in columns]
+        lines = [printable(f"{self.task} on {self.dataset}")]
+        lines += [printable(f"  differs in {d}") for d in self.differs]
+        lines += table(header, list(zip(ranks, labels, *values, strict=True)), right=(0, *range(2, len(header))))
+        for reason in dict.fromkeys(r.reason for r in self.rows if r.reason is not None):
+            concerned = [label for label, r in zip(labels, self.rows, strict=True) if r.reason == reason]
+            lines.append(printable(f"not ranked: {', '.join(concerned)}: {reason}"))
         return "\n".join(lines)
+
+    def _labels(self) -> list[str]:
+        """A short name for each row, with the file where two rows would have the same."""
+        often = Counter(r.model for r in self.rows)
+        labels = []
+        for row in self.rows:
+            file = f" ({printable(Path(row.paths[0]).name)})" if often[row.model] > 1 and row.paths else ""
+            labels.append(clip(printable(row.model), LONGEST_LABEL) + file)
+        return labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +129,8 @@ class Leaderboard:
     def to_text(self) -> str:
         """All boards as plain text."""
         blocks = [board.to_text() for board in self.boards] or ["no results"]
-        blocks += [f"left out: {entry.path}: {entry.reason}" for entry in self.left_out]
+        if self.left_out:
+            blocks.append("\n".join(f"left out: {printable(e.path)}: {printable(e.reason)}" for e in self.left_out))
         return "\n\n".join(blocks)
 
     def __str__(self) -> str:
@@ -241,14 +258,21 @@ def _model(result: EvalResult) -> str:
 
 
 def differences(a: EvalResult, b: EvalResult) -> list[str]:
-    """The fields that keep two results from being compared, each with both values; empty when they may be."""
+    """What keeps two results from being compared, in a few words each; empty when they may be."""
     found = []
     for part in ("task", "dataset"):
         mine, theirs = getattr(a, part).model_dump(), getattr(b, part).model_dump()
-        found += [f"{part}.{k}: {mine[k]}, elsewhere {theirs[k]}" for k in mine if mine[k] != theirs[k]]
-    only_a, only_b = [sorted(set(x.scores) - set(y.scores)) for x, y in ((a, b), (b, a))]
-    if only_a or only_b:
-        found.append(f"metrics: {', '.join(only_a) or 'none more'}, elsewhere {', '.join(only_b) or 'none more'}")
+        names = [f"{record['name']}@{record['version']}" for record in (mine, theirs)]
+        if names[0] != names[1]:
+            found.append(f"{part}: {names[0]}, elsewhere {names[1]}")
+        else:
+            # Of one name and version, only a digest can differ; of other names, it cannot but.
+            found += [
+                f"{part}.{k}: {_short(mine[k])}, elsewhere {_short(theirs[k])}" for k in mine if mine[k] != theirs[k]
+            ]
+    more, fewer = [_listed(sorted(set(x.scores) - set(y.scores))) for x, y in ((a, b), (b, a))]
+    if more or fewer:
+        found.append("metrics: " + "; ".join(filter(None, (more and f"also {more}", fewer and f"without {fewer}"))))
     for name in a.scores:
         if name in b.scores:
             for field in ("version", "params"):
@@ -256,3 +280,12 @@ def differences(a: EvalResult, b: EvalResult) -> list[str]:
                 if mine != theirs:
                     found.append(f"{field} of {name}: {mine}, elsewhere {theirs}")
     return found
+
+
+def _short(digest: str) -> str:
+    return digest[: len("sha256:") + 12]
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - SHORT_LIST
+    return ", ".join(names if rest <= 1 else [*names[:SHORT_LIST], f"{rest} more"])

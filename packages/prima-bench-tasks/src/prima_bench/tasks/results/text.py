@@ -1,5 +1,10 @@
-"""A result as plain text, for terminals and logs; what is printed where is the command line's business."""
+"""A result as plain text, for terminals and logs; what is printed where is the command line's business.
 
+Names and reasons come from files that anybody may have written. Whatever is put into a table here goes through
+:func:`printable`, so that none of them can drive the terminal that shows it.
+"""
+
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -7,6 +12,45 @@ if TYPE_CHECKING:
     from prima_bench.tasks.results.schema import EvalResult, ScoreRecord
 
 ARROWS = {"max": "↑", "min": "↓"}
+
+
+def printable(text: str) -> str:
+    r"""The text on one line and without power over a terminal: what does not print is written out, as ``repr`` does.
+
+    That is control characters, with line ends and escape sequences among them, marks that turn the direction of
+    writing, and halves of characters.
+
+    >>> printable("a\x1b[2Jb\n"), printable("Zürich ↑")
+    ('a\\x1b[2Jb\\n', 'Zürich ↑')
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a printable text takes: two for wide characters, none for combining marks.
+
+    >>> columns_of("ab"), columns_of("細胞")
+    (2, 4)
+    """
+    return sum(
+        0 if unicodedata.category(c) in ("Mn", "Me") else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def clip(text: str, columns: int) -> str:
+    """The text, or its beginning and an ellipsis where it takes more than ``columns``.
+
+    >>> clip("perturbation", 8), clip("細胞細胞", 6)
+    ('perturb…', '細胞…')
+    """
+    if columns_of(text) <= columns:
+        return text
+    end = taken = 0
+    while taken + columns_of(text[end]) < columns:
+        taken += columns_of(text[end])
+        end += 1
+    return text[:end] + "…"
 
 
 def number(value: float | None) -> str:
@@ -18,8 +62,29 @@ def number(value: float | None) -> str:
     if value is None:
         return "—"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        return f"{value:.4f}"
+        return f"{value + 0.0:.4f}"  # so that -0.0 is no other zero
     return f"{value:.3e}"
+
+
+def numbers(values: Sequence[float | None]) -> list[str]:
+    """One metric's scores, written alike so that they can be read down a column.
+
+    Four decimals, unless all are small or one is huge: then powers of ten. Beside ordinary values, one that would
+    look like zero and is not is told apart from it.
+
+    >>> numbers([0.25, 9.4e-09, 0.0, -2e-05]), numbers([2.5e-05, 9.4e-09])
+    (['0.2500', '<0.0001', '0.0000', '>-0.0001'], ['2.500e-05', '9.400e-09'])
+    """
+    largest = max((abs(v) for v in values if v is not None), default=0.0)
+    if not 1e-2 <= largest < 1e5:
+        return [number(v) for v in values]
+    return ["—" if v is None else _beside_ordinary(v) for v in values]
+
+
+def _beside_ordinary(value: float) -> str:
+    if value and f"{abs(value):.4f}" == "0.0000":
+        return "<0.0001" if value > 0 else ">-0.0001"
+    return f"{value + 0.0:.4f}"
 
 
 def unit_count(score: "ScoreRecord") -> str:
@@ -33,7 +98,7 @@ def headline(result: "EvalResult") -> str:
     """Task, dataset and model in one line."""
     model = result.model.name or "unnamed model"
     version = f" {result.model.version}" if result.model.version else ""
-    return f"{result.task.name} {result.task.version} on {result.dataset.key}: {model}{version}"
+    return printable(f"{result.task.name} {result.task.version} on {result.dataset.key}: {model}{version}")
 
 
 def result_text(result: "EvalResult") -> str:
@@ -45,28 +110,33 @@ def result_text(result: "EvalResult") -> str:
     ]
     lines = [headline(result), ""]
     lines += table(("metric", "value", plural(result.units.kind), ""), rows, right=(1, 2))
-    lines += ["", f"{p.n_rows} rows, {p.n_units} {plural(result.units.kind)}"]
+    lines += ["", f"{p.n_rows} rows, {p.n_units} {printable(plural(result.units.kind))}"]
     if p.duplicates_dropped:
         lines[-1] += f", {p.duplicates_dropped} equal repeats counted once"
-    lines += [f"flag: {flag}" for flag in result.flags]
+    lines += [f"flag: {printable(flag)}" for flag in result.flags]
     lines += [f"result {result.result_digest[:19]}, comparable with {result.comparability_key[:19]}"]
     return "\n".join(lines)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Lines of a table with aligned columns; those in ``right`` are flush right.
+    """Lines of a table with aligned columns; those in ``right`` are flush right, and every cell is printable.
 
     >>> table(("a", "b"), [("x", "10"), ("yy", "9")], right=(1,))
     ['a    b', '──────', 'x   10', 'yy   9']
     """
-    widths = [max(len(row[c]) for row in (header, *rows)) for c in range(len(header))]
+    lines = [[printable(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
     gap = "  "
 
     def line(row: Sequence[str]) -> str:
-        cells = (t.rjust(w) if c in right else t.ljust(w) for c, (t, w) in enumerate(zip(row, widths, strict=True)))
+        cells = []
+        for c, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            space = " " * (width - columns_of(cell))
+            cells.append(space + cell if c in right else cell + space)
         return gap.join(cells).rstrip()
 
-    return [line(header), "─" * (sum(widths) + len(gap) * (len(widths) - 1)), *map(line, rows)]
+    rule = "─" * (sum(widths) + len(gap) * (len(widths) - 1))
+    return [line(lines[0]), rule, *map(line, lines[1:])]
 
 
 def plural(word: str) -> str:

@@ -1,0 +1,66 @@
+"""A result as text and HTML: aligned, and unable to drive whatever shows it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prima_bench.tasks.results.text import clip, columns_of, number, numbers, printable, table
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()))
+
+
+@given(ANY_TEXT)
+def test_printable_text_is_one_printable_line(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable()
+    assert printable(shown) == shown
+    if text.isprintable():
+        assert shown == text
+
+
+@given(ANY_TEXT.map(printable), st.integers(1, 20))
+def test_clipped_text_fits(text: str, columns: int) -> None:
+    shown = clip(text, columns)
+    assert columns_of(shown) <= columns
+    assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))
+
+
+@given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT), max_size=5))
+def test_tables_are_aligned_whatever_is_in_them(rows: list[tuple[str, str]]) -> None:
+    lines = table(("a", "b"), [(left, f"{right}|") for left, right in rows], right=(1,))
+    assert len(lines) == 2 + len(rows)
+    assert len({columns_of(line) for line in lines[2:]}) <= 1
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.5, 9.4e-09, 0.0, -0.0, None], ["0.5000", "<0.0001", "0.0000", "0.0000", "—"]),
+        ([0.5, 4.9e-05, 5.1e-05, -4.9e-05], ["0.5000", "<0.0001", "0.0001", ">-0.0001"]),
+        ([2.5e-05, 9.4e-09, 0.0], ["2.500e-05", "9.400e-09", "0.0000"]),
+        ([1.25e7, 0.5], ["1.250e+07", "0.5000"]),
+        ([None, None], ["—", "—"]),
+        ([], []),
+    ],
+)
+def test_a_column_of_scores_is_written_alike(values: list[float | None], shown: list[str]) -> None:
+    assert numbers(values) == shown
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.none()))
+def test_only_zero_is_written_as_zero(values: list[float | None]) -> None:
+    for value, shown in zip(values, numbers(values), strict=True):
+        assert (shown == "0.0000") == (value == 0)
+        assert number(value) != "0.0000" or value == 0
+
+
+def test_hostile_names_are_shown_and_do_nothing(labelled: Any) -> None:
+    name = "m\x1b[2J\x9b31m\u202e\r\n<b>&"
+    result = labelled.result(model=name, metrics="mcc")
+    for shown in (result.to_text(), repr(result), result._repr_html_()):
+        assert all(c.isprintable() for c in shown.replace("\n", ""))
+        assert r"m\x1b[2J" in shown
+    assert len(result.to_text().splitlines()) == 8
+    assert "<b>" not in result._repr_html_()
