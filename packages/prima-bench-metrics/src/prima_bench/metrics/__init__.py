@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from prima_bench.metrics.base import Batch, BufferedMetric, Field, Score
     from prima_bench.metrics.catalog import get_spec, list_specs, load_metric, parse_ref
     from prima_bench.metrics.device import resolve_device
+    from prima_bench.metrics.differential.fdr import benjamini_hochberg
+    from prima_bench.metrics.differential.rank_sum import RankSums, rank_sum_test
     from prima_bench.metrics.errors import (
         ConflictingRowsError,
         InputError,
@@ -39,15 +41,18 @@ __all__ = [
     "Panel",
     "Param",
     "PerturbationReference",
+    "RankSums",
     "ReferenceDataError",
     "RowMatrix",
     "Score",
     "SparseRows",
     "SyncError",
+    "benjamini_hochberg",
     "get_spec",
     "list_specs",
     "load_metric",
     "parse_ref",
+    "rank_sum_test",
     "resolve_device",
 ]
 
@@ -60,13 +65,16 @@ _HOME = {
     "Panel": "panel",
     "Param": "spec",
     "PerturbationReference": "perturbation.reference",
+    "RankSums": "differential.rank_sum",
     "RowMatrix": "rows",
     "Score": "base",
     "SparseRows": "rows",
+    "benjamini_hochberg": "differential.fdr",
     "get_spec": "catalog",
     "list_specs": "catalog",
     "load_metric": "catalog",
     "parse_ref": "catalog",
+    "rank_sum_test": "differential.rank_sum",
     "resolve_device": "device",
 }
 

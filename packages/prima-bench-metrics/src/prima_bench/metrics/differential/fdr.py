@@ -1,0 +1,55 @@
+"""False discovery rates by Benjamini and Hochberg's step-up procedure."""
+
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.errors import InputError
+
+
+def benjamini_hochberg(p: Tensor, tested: Tensor | None = None) -> Tensor:
+    """Adjusted p-values of each row: the smallest false discovery rate at which a test would be rejected.
+
+    The k-th smallest of m p-values becomes the least of ``p_(j) * m / j`` over all ``j >= k``, at most 1
+    (Benjamini & Hochberg 1995, doi:10.1111/j.2517-6161.1995.tb02031.x).
+
+    Args:
+        p: P-values, a floating dtype, ``[..., tests]``.
+        tested: Which of them were tested, bool, of a shape that broadcasts to that of ``p``; None for all. The others
+            are not counted among the m tests.
+
+    Returns:
+        Float64, of the shape of ``p``; 1 for what was not tested. Without ``tested`` it equals
+        ``scipy.stats.false_discovery_control(p, axis=-1)``.
+
+    Raises:
+        InputError: If a tested p-value is not within 0 to 1, or ``tested`` is not a mask of that shape.
+
+    Example:
+        >>> benjamini_hochberg(torch.tensor([0.01, 0.04, 0.03, 0.5]), torch.tensor([True, True, True, False]))
+        tensor([0.0300, 0.0400, 0.0400, 1.0000], dtype=torch.float64)
+    """
+    if not p.is_floating_point() or p.dim() == 0:
+        raise InputError(f"p-values must be floating point with at least one dimension, not {p.dtype} {tuple(p.shape)}")
+    p = p.to(torch.float64)
+    tested = _mask(tested, p)
+    wrong = tested & ~((p >= 0) & (p <= 1))
+    if bool(wrong.any()):
+        raise InputError(f"p-value {float(p[wrong][0])} is outside 0 to 1", hint="Mask what was not tested.")
+    # What was not tested sorts behind every p-value, so that it takes no rank and bounds nothing.
+    value, order = torch.sort(torch.where(tested, p, 2.0), dim=-1, stable=True)
+    rank = torch.arange(1, p.shape[-1] + 1, device=p.device)
+    rate = torch.where(value <= 1, value * (tested.sum(dim=-1, keepdim=True).to(torch.float64) / rank), 1.0)
+    rate = rate.flip(-1).cummin(dim=-1).values.flip(-1).clamp(max=1.0)
+    return torch.zeros_like(p).scatter_(-1, order, rate)
+
+
+def _mask(tested: Tensor | None, p: Tensor) -> Tensor:
+    if tested is None:
+        return torch.ones_like(p, dtype=torch.bool)
+    said = f"tested must be a bool mask that broadcasts to {tuple(p.shape)}, not {tested.dtype} {tuple(tested.shape)}"
+    if tested.dtype != torch.bool:
+        raise InputError(said)
+    try:
+        return tested.to(p.device).expand(p.shape)
+    except RuntimeError as error:
+        raise InputError(said) from error
