@@ -4,6 +4,7 @@ The batch is a view over the buffered chunks; matrices of rows are never laid ou
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from typing import TypeVar, cast
 
 import torch
@@ -55,6 +56,18 @@ class Batch:
             self.index, self._order = self.index[~again], self._order[~again]
         self.n = len(self.index)
 
+    def part(self, name: str, code: int) -> "Batch":
+        """The rows whose scalar field holds a code, as a batch of their own; one for all metrics of a panel.
+
+        Args:
+            name: An integer field.
+            code: The value that its rows hold.
+
+        Raises:
+            KeyError: If the field was not given.
+        """
+        return self.memo(("part", name, code), lambda: self._selected((self.tensor(name) == code).nonzero().flatten()))
+
     def __contains__(self, name: object) -> bool:
         return name in self._fields
 
@@ -96,6 +109,14 @@ class Batch:
         if key not in self._memo:
             self._memo[key] = build()
         return cast(T, self._memo[key])
+
+    def _selected(self, positions: Tensor) -> "Batch":
+        chosen = copy(self)
+        chosen._memo = {}
+        chosen._order = positions if self._order is None else self._order[positions]
+        chosen.index = self.index[positions]
+        chosen.n = len(positions)
+        return chosen
 
     def _laid_out(self, name: str) -> Tensor:
         parts = [cast(Tensor, c[name]) for c in self._chunks]

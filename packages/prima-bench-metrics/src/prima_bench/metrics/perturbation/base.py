@@ -14,6 +14,7 @@ from torch import Tensor
 
 from prima_bench.metrics.base import Batch, BufferedMetric, Field, Score, SparseRows
 from prima_bench.metrics.errors import InputError, ProfileError
+from prima_bench.metrics.perturbation.contexts import StratifiedReference, check_contexts, joined
 from prima_bench.metrics.perturbation.pseudobulk import Scale
 from prima_bench.metrics.perturbation.reference import (
     ExcludeTargets,
@@ -40,7 +41,7 @@ class PerturbationMetric(BufferedMetric):
     alone: without one no gene is excluded.
 
     Args:
-        reference: The solution.
+        reference: The solution; with contexts, each is scored by itself.
         num_perturbations: P, where there is no reference.
         scale: What the values are, where there is no reference: ``"log1p_cp10k"`` unless told otherwise.
         control_source: Whose control cells predicted effects are measured from. ``"prediction"`` is there for
@@ -56,6 +57,7 @@ class PerturbationMetric(BufferedMetric):
         Field("x", "real", "rows"),
         Field("group", "integer", "scalar"),
         Field("target_x", "real", "rows", optional=True),
+        Field("context", "integer", "scalar", optional=True),
     )
     needs_control: ClassVar[bool] = True
     needs_others: ClassVar[bool] = False
@@ -64,7 +66,7 @@ class PerturbationMetric(BufferedMetric):
 
     def __init__(
         self,
-        reference: PerturbationReference | None = None,
+        reference: PerturbationReference | StratifiedReference | None = None,
         *,
         num_perturbations: int | None = None,
         scale: Scale | None = None,
@@ -80,7 +82,8 @@ class PerturbationMetric(BufferedMetric):
         self.exclude_targets: ExcludeTargets = exclude_targets or self.default_exclude_targets
         self._check_sources()
         genes = "" if reference is None else f" x {reference.num_genes} genes"
-        self.schema_tag = f"{self.num_perturbations} perturbations{genes}, {self.scale}"
+        contexts = f" in {reference.num_contexts} contexts" if isinstance(reference, StratifiedReference) else ""
+        self.schema_tag = f"{self.num_perturbations} perturbations{genes}{contexts}, {self.scale}"
 
     @property
     def uses_predicted_control(self) -> bool:
@@ -93,6 +96,7 @@ class PerturbationMetric(BufferedMetric):
         target: Tensor | SparseRows | None = None,
         *,
         perturbation: Tensor,
+        context: Tensor | None = None,
         index: Tensor | None = None,
     ) -> None:
         """Take in a chunk of cells, or none of them if any is wrong.
@@ -101,12 +105,13 @@ class PerturbationMetric(BufferedMetric):
             preds: Predicted expression, real ``[cells, genes]``, dense or sparse.
             target: True expression, of the same shape, where there is no reference.
             perturbation: Code of each cell, integer ``[cells]``: 0 for control, 1 to P for the perturbations.
+            context: Context of each cell, integer ``[cells]`` from 0, where the reference has contexts.
             index: Ids of the cells, integer ``[cells]``; None numbers them as they come, in one process only.
 
         Raises:
             InputError: If shapes, dtypes, codes or values do not fit.
         """
-        fields = {"x": preds, "group": perturbation, "target_x": target}
+        fields = {"x": preds, "group": perturbation, "target_x": target, "context": context}
         self.check(fields)
         self._append(fields, index)
 
@@ -123,18 +128,25 @@ class PerturbationMetric(BufferedMetric):
             raise InputError("target was given beside a reference", hint="The truth comes from the reference alone.")
         if isinstance(group, Tensor) and not group.is_floating_point():
             check_codes(group, self.num_perturbations)
+        self._check_contexts(fields.get("context"))
         width = self.reference.num_genes if self.reference is not None else getattr(target, "shape", (0, 0))[-1]
         if x is not None and len(x.shape) == 2 and x.shape[1] != width:
             raise InputError(f"predicted cells have {x.shape[1]} genes, the true ones {width}")
 
     def score(self, batch: Batch) -> Score:
-        """The mean over perturbations, with each perturbation's own value.
+        """The mean over perturbations, with each perturbation's own value; with contexts, over all pairs of the two.
 
         Raises:
             ProfileError: If predicted expression is too large to be scored: nothing predicted makes a unit undefined.
             InputError: If a perturbation has no predicted cells, or the cells do not fit.
         """
-        reference = self.reference if self.reference is not None else self._paired(batch)
+        if isinstance(self.reference, StratifiedReference):
+            self._check_contexts(batch.tensor("context") if "context" in batch else None)
+            parts = enumerate(self.reference.parts)
+            return joined([self._score_checked(batch.part("context", c), reference) for c, reference in parts])
+        return self._score_checked(batch, self.reference if self.reference is not None else self._paired(batch))
+
+    def _score_checked(self, batch: Batch, reference: PerturbationReference) -> Score:
         batch.memo(("perturbation checks", reference), lambda: self._check_cells(batch, reference))
         self._check_all_predicted(batch, reference)
         return self.score_against(batch, reference)
@@ -195,6 +207,15 @@ class PerturbationMetric(BufferedMetric):
             return NO_GENES
         return self.degenerate
 
+    def _check_contexts(self, context: Any) -> None:
+        if not isinstance(self.reference, StratifiedReference):
+            if context is not None:
+                raise InputError("context was given, but the reference has none", hint="Leave context out.")
+        elif context is None:
+            raise InputError("context is missing", hint="Pass the context of each cell; the reference has several.")
+        elif isinstance(context, Tensor) and not context.is_floating_point():
+            check_contexts(context, self.reference.num_contexts)
+
     def _check_cells(self, batch: Batch, reference: PerturbationReference) -> None:
         # Again, because a panel's rows do not pass through this metric's update.
         width = batch.rows("x").shape[1]
@@ -253,7 +274,7 @@ def too_large_error(groups: list[int]) -> ProfileError:
     )
 
 
-def _num_perturbations(reference: PerturbationReference | None, given: int | None) -> int:
+def _num_perturbations(reference: PerturbationReference | StratifiedReference | None, given: int | None) -> int:
     if reference is not None:
         if given not in (None, reference.num_perturbations):
             raise InputError(f"the reference has {reference.num_perturbations} perturbations, not {given}")
@@ -263,7 +284,7 @@ def _num_perturbations(reference: PerturbationReference | None, given: int | Non
     return given
 
 
-def _scale(reference: PerturbationReference | None, given: Scale | None) -> Scale:
+def _scale(reference: PerturbationReference | StratifiedReference | None, given: Scale | None) -> Scale:
     if given is not None:
         check_scale(given)
     if reference is not None:

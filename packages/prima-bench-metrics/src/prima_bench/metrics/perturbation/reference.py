@@ -18,7 +18,7 @@ from prima_bench.metrics.rows import RowMatrix, SparseRows
 
 ExcludeTargets = Literal["none", "own", "panel"]
 
-_FIELDS = (
+FIELDS = (
     Field("x", "real", "rows"),
     Field("group", "integer", "scalar"),
     Field("index", "integer", "scalar", optional=True),
@@ -99,16 +99,16 @@ class PerturbationReference:
         if num_perturbations < 1:
             raise InputError(f"num_perturbations must be at least 1, not {num_perturbations}")
         check_scale(scale)
-        chunk = check_chunk(_FIELDS, {"x": x, "group": group, "index": index}, device=x.device, owned=True)
+        chunk = check_chunk(FIELDS, {"x": x, "group": group, "index": index}, device=x.device, owned=True)
         matrix, codes = chunk["x"], cast(Tensor, chunk["group"])
         check_codes(codes, num_perturbations)
-        order = _order(chunk.get("index"))
+        order = canonical_order(chunk.get("index"))
         reference = cls(
             RowMatrix([matrix], order),
             codes if order is None else codes[order],
             num_perturbations=num_perturbations,
             scale=scale,
-            targets=_checked_targets(targets, num_perturbations, matrix.shape[1]),
+            targets=checked_targets(targets, num_perturbations, matrix.shape[1]),
         )
         check_sign(reference.cells, scale)
         empty = (reference.cells_per_group == 0).nonzero().flatten().tolist()
@@ -224,7 +224,8 @@ def listed(codes: Sequence[int]) -> str:
     return ", ".join(str(c) for c in codes[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _order(index: Tensor | SparseRows | None) -> Tensor | None:
+def canonical_order(index: Tensor | SparseRows | None) -> Tensor | None:
+    """Ascending positions of ids that must differ; None when there are none."""
     if not isinstance(index, Tensor):
         return None
     ids, order = torch.sort(index, stable=True)
@@ -234,9 +235,10 @@ def _order(index: Tensor | SparseRows | None) -> Tensor | None:
     return order
 
 
-def _checked_targets(
+def checked_targets(
     targets: Sequence[Sequence[int]] | None, num_perturbations: int, num_genes: int
 ) -> tuple[tuple[int, ...], ...] | None:
+    """The target columns of every perturbation, ascending; InputError unless they are genes."""
     if targets is None:
         return None
     if len(targets) != num_perturbations:
