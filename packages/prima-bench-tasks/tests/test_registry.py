@@ -1,8 +1,10 @@
 """Names: what is found, what is refused, and what a broken or foreign plugin does to the rest."""
 
+import pickle
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks import registry as r
 from prima_bench.tasks.errors import UnknownNameError, UsageError
-from prima_bench.tasks.names import version_order
+from prima_bench.tasks.names import select_metrics, version_order
 
 DATASET = """
 from prima_bench.tasks.specs import ArtifactSpec, DatasetSpec
@@ -197,6 +199,22 @@ def test_metrics_are_selected_by_preset_text_or_list() -> None:
         "mcc", "top_k_accuracy(k=2)", "f1_macro",
     ]  # fmt: skip
     assert r.resolve_metrics(TASK, ["mcc", MetricRef("mcc"), "mcc"]) == [MetricRef("mcc")]
+
+
+def test_a_preset_may_say_what_another_tool_calls_its_members() -> None:
+    presets = {"default": ("mcc",), "peer": {"F1": "f1_macro", "top-2": "top_k_accuracy(k=2)"}}
+    task = replace(r.get_task(TASK).spec, presets=presets)
+    refs = select_metrics(task, "peer, mcc")
+    assert [(str(ref), ref.alias) for ref in refs] == [
+        ("f1_macro", "F1"),
+        ("top_k_accuracy(k=2)", "top-2"),
+        ("mcc", None),
+    ]
+    assert select_metrics(task, refs) == refs
+    assert [ref.alias for ref in select_metrics(task, refs)] == ["F1", "top-2", None]
+    assert refs[0] == MetricRef("f1_macro")
+    assert pickle.loads(pickle.dumps(refs[0])).alias == "F1"  # noqa: S301
+    assert task.digest == r.get_task(TASK).spec.digest
 
 
 def test_a_parameter_equal_to_its_default_is_no_other_metric() -> None:

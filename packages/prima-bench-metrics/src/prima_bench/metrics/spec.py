@@ -144,12 +144,18 @@ class MetricSpec:
 class MetricRef:
     """A metric's name with the parameters that differ from their defaults.
 
+    Attributes:
+        name: The metric.
+        params: The parameters by name, sorted.
+        alias: What another tool calls this metric with these parameters; no part of what the reference refers to.
+
     >>> str(MetricRef("pds_cosine", {"exclude_targets": "own"}))
     'pds_cosine(exclude_targets=own)'
     """
 
     name: str
     params: Mapping[str, ParamValue] = field(default_factory=dict)
+    alias: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "params", MappingProxyType(dict(sorted(self.params.items()))))
@@ -162,8 +168,8 @@ class MetricRef:
     def __hash__(self) -> int:
         return hash((self.name, tuple(self.params.items())))
 
-    def __reduce__(self) -> tuple[type["MetricRef"], tuple[str, dict[str, ParamValue]]]:
-        return MetricRef, (self.name, dict(self.params))  # a read-only view cannot be pickled
+    def __reduce__(self) -> tuple[type["MetricRef"], tuple[str, dict[str, ParamValue], str | None]]:
+        return MetricRef, (self.name, dict(self.params), self.alias)  # a read-only view cannot be pickled
 
 
 def split_ref(text: str) -> tuple[str, dict[str, str]]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.device import resolve_device
 from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError
 from prima_bench.tasks.artifacts import solution_path
@@ -127,8 +126,6 @@ class Evaluation:
             scores = self._panel.score_all(batch)
             _refuse_infinite(scores)
             fingerprint = self._problem.fingerprint(batch)
-        specs = {str(ref): get_spec(ref.name) for ref in self._refs}
-        params = {str(ref): dict(ref.params) for ref in self._refs}
         return EvalResult.build(
             task=self._task,
             dataset=self._dataset,
@@ -141,7 +138,7 @@ class Evaluation:
                 coverage=coverage.coverage,
                 duplicates_dropped=batch.duplicates_dropped,
             ),
-            scores=score_records(scores, specs, params, self._problem.unit_codes, self._problem.unit_kind),
+            scores=score_records(scores, self._refs, self._problem.unit_codes, self._problem.unit_kind),
             units=units_record(scores, self._problem),
             provenance=provenance(str(self._device), self._seconds),
             flags=self._problem.flags,

@@ -6,6 +6,7 @@ nowhere else. Which names exist is ``registry``'s business and the metric catalo
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from prima_bench.metrics.catalog import get_spec, list_specs, parse_ref
 from prima_bench.metrics.errors import MetricNameError
@@ -56,9 +57,12 @@ def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _expand(task: TaskSpec, item: str | MetricRef) -> Iterator[MetricRef]:
-    for text in filter(str.strip, _BETWEEN_REFERENCES.split(str(item))):
+    if isinstance(item, MetricRef):
+        yield replace(_checked(task, str(item)), alias=item.alias)
+        return
+    for text in filter(str.strip, _BETWEEN_REFERENCES.split(item)):
         if text.strip() in task.presets:
-            yield from (_checked(task, ref) for ref in task.presets[text.strip()])
+            yield from (replace(_checked(task, ref), alias=alias) for ref, alias in task.members(text.strip()))
         else:
             yield _checked(task, text)
 

@@ -44,7 +44,8 @@ class TaskSpec:
         prediction: Expected predictions, in Markdown.
         example: A runnable example that leaves predictions in ``preds``; ``train`` and ``test`` are loaded.
         default_dataset: ``name@version``.
-        presets: Named lists of metric references; ``"default"`` is the panel of ``pb.Evaluation``.
+        presets: Named lists of metric references; ``"default"`` is the panel of ``pb.Evaluation``. A preset for
+            parity with another tool maps that tool's own names to references.
         primary: The metrics that order a leaderboard, the most important first.
         unit: What a score is averaged over.
         baselines: The naive models shipped with the task.
@@ -61,14 +62,26 @@ class TaskSpec:
     prediction: str
     example: str
     default_dataset: str
-    presets: Mapping[str, tuple[str, ...]]
+    presets: Mapping[str, tuple[str, ...] | Mapping[str, str]]
     primary: tuple[str, ...]
     unit: str
     baselines: tuple[BaselineSpec, ...]
     abstain: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "presets", MappingProxyType(dict(self.presets)))
+        presets = {k: MappingProxyType(dict(v)) if isinstance(v, Mapping) else v for k, v in self.presets.items()}
+        object.__setattr__(self, "presets", MappingProxyType(presets))
+
+    def members(self, preset: str) -> list[tuple[str, str | None]]:
+        """The references of a preset, each with the name that another tool has for it.
+
+        Raises:
+            KeyError: If there is no such preset.
+        """
+        named = self.presets[preset]
+        if isinstance(named, Mapping):
+            return [(ref, alias) for alias, ref in named.items()]
+        return [(ref, None) for ref in named]
 
     @property
     def digest(self) -> str:

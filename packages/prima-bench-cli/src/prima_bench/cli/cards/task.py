@@ -120,11 +120,10 @@ def _panel(panel: Sequence[tuple[MetricRef, MetricSpec]]) -> str:
 
 
 def _presets(spec: TaskSpec) -> str:
-    others = {name: refs for name, refs in spec.presets.items() if name != "default"}
-    lines = [
-        f"{md.tick(name)}: {', '.join(_metric_link(r.partition('(')[0], r) for r in refs)}"
-        for name, refs in others.items()
-    ]
+    def members(preset: str) -> str:
+        return ", ".join(_metric_link(ref.partition("(")[0], alias or ref) for ref, alias in spec.members(preset))
+
+    lines = [f"{md.tick(name)}: {members(name)}" for name in spec.presets if name != "default"]
     return f"Presets, for `metrics=` and `--metrics`:\n\n{md.bullets(lines)}" if lines else ""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch.distributed as dist
 
 from prima_bench.metrics.catalog import get_spec
-from prima_bench.metrics.spec import MetricRef, MetricSpec, ParamValue
+from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.results.schema import ProvenanceRecord, ScoreRecord, UnitsRecord
 from prima_bench.tasks.results.text import plural
 
@@ -37,8 +37,7 @@ def metric_identities(refs: Sequence[MetricRef]) -> list[dict[str, Any]]:
 
 def score_records(
     scores: Mapping[str, "Score"],
-    specs: Mapping[str, MetricSpec],
-    params: Mapping[str, Mapping[str, ParamValue]],
+    refs: Sequence[MetricRef],
     codes: Sequence[int],
     unit_kind: str,
 ) -> dict[str, ScoreRecord]:
@@ -46,23 +45,23 @@ def score_records(
 
     Args:
         scores: Scores by metric reference.
-        specs: Specs by metric reference.
-        params: Parameters that differ from the defaults, by metric reference.
+        refs: The references.
         codes: Positions of the problem's units in ``Score.units``; others do not count.
         unit_kind: What a unit is.
     """
     records = {}
-    for name, score in scores.items():
+    for ref in refs:
+        score, spec = scores[str(ref)], get_spec(ref.name)
         reasons = [score.undefined[c] for c in codes if c in score.undefined]
         status: Literal["ok", "partial", "undefined"] = "partial" if reasons else "ok"
-        records[name] = ScoreRecord(
+        records[str(ref)] = ScoreRecord(
             value=score.value,
             status="undefined" if score.value is None else status,
             reason=score.reason if score.value is None else _reason(reasons, len(codes), unit_kind),
-            version=specs[name].version,
-            params=dict(params[name]),
-            alias=None,
-            direction=specs[name].direction,
+            version=spec.version,
+            params=dict(ref.params),
+            alias=ref.alias,
+            direction=spec.direction,
             ci=None,
             n_units=None if score.units is None else len(codes) - len(reasons),
             n_undefined=len(reasons),
