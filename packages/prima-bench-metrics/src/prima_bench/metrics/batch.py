@@ -3,8 +3,7 @@
 The batch is a view over the buffered chunks; matrices of rows are never laid out anew.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from copy import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar, cast
 
 import torch
@@ -55,6 +54,22 @@ class Batch:
             self._refuse_conflicts(again)
             self.index, self._order = self.index[~again], self._order[~again]
         self.n = len(self.index)
+
+    @classmethod
+    def of(cls, fields: Sequence[Field], values: Mapping[str, Tensor | RowMatrix]) -> "Batch":
+        """A batch of rows that never were in a buffer, in the order in which they are given.
+
+        Args:
+            fields: What is declared; fields without a value were not given.
+            values: ``[n]``, ``[n, w]`` or a matrix of rows ``[n, w]`` by field.
+        """
+        first = next(iter(values.values()))
+        batch = cls((), (), first.device)
+        batch._fields = {f.name: f for f in fields if f.name in values}
+        batch._memo = {("field", name): value for name, value in values.items()}
+        batch.n = first.shape[0]
+        batch.index = torch.arange(batch.n, device=first.device)
+        return batch
 
     def part(self, name: str, code: int) -> "Batch":
         """The rows whose scalar field holds a code, as a batch of their own; one for all metrics of a panel.
@@ -111,11 +126,14 @@ class Batch:
         return cast(T, self._memo[key])
 
     def _selected(self, positions: Tensor) -> "Batch":
-        chosen = copy(self)
-        chosen._memo = {}
-        chosen._order = positions if self._order is None else self._order[positions]
+        chosen = Batch.of(
+            tuple(self._fields.values()),
+            {
+                name: self.rows(name).select(positions) if field.width == "rows" else self.tensor(name)[positions]
+                for name, field in self._fields.items()
+            },
+        )
         chosen.index = self.index[positions]
-        chosen.n = len(positions)
         return chosen
 
     def _laid_out(self, name: str) -> Tensor:

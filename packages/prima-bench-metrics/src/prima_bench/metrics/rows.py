@@ -169,6 +169,26 @@ class RowMatrix:
                 out.view(-1).scatter_(0, place, chunk.values.index_select(0, where).to(self.dtype))
         return out
 
+    def select(self, positions: Tensor) -> "RowMatrix":
+        """Some rows as a view over the same chunks, in any order, repeated or not.
+
+        Args:
+            positions: Which rows of this view, int64 ``[k]``.
+        """
+        return RowMatrix(self._chunks, self._source(positions))
+
+    @classmethod
+    def stacked(cls, views: "Sequence[RowMatrix]") -> "RowMatrix":
+        """The rows of several views over the same chunks, one view after the other, as one view.
+
+        Raises:
+            ValueError: If the views are not over the same chunks.
+        """
+        first = views[0]
+        if any(len(v._chunks) != len(first._chunks) or any(map(_other, v._chunks, first._chunks)) for v in views):
+            raise ValueError("only views over the same chunks can be stacked")
+        return cls(first._chunks, torch.cat([v._source(torch.arange(v.shape[0], device=v.device)) for v in views]))
+
     def equal_rows(self, a: Tensor, b: Tensor) -> Tensor:
         """Whether rows ``a[i]`` and ``b[i]`` hold the same values, whatever their layout and dtype: bool ``[k]``."""
         rows_per_block = max(1, _BLOCK_ELEMENTS // self.shape[1])
@@ -235,3 +255,7 @@ class RowMatrix:
         slot, columns, values = (torch.cat([p[i] for p in parts]) for i in range(3))
         order = torch.sort(slot, stable=True).indices
         return lengths, columns[order], values[order]
+
+
+def _other(a: Tensor | SparseRows, b: Tensor | SparseRows) -> bool:
+    return a is not b
