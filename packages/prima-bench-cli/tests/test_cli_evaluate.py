@@ -117,7 +117,10 @@ def test_labels_where_expression_is_wanted_are_five(cli: Cli, predictions: Path,
 def test_what_cannot_work_is_said_before_work_begins(cli: Cli, predictions: Path, tmp_path: Path) -> None:
     good = ["evaluate", "-t", LABELS, "-p", predictions, "-o", tmp_path / "r.json"]
     for wrong, code, named in [
-        ([*good[:-1], tmp_path / "nowhere" / "r.json"], 2, "nowhere"),
+        ([*good[:-1], predictions / "r.json"], 2, "cannot be written"),
+        ([*good[:-1], predictions / "deep" / "r.json"], 2, "cannot be written"),
+        ([*good[:-1], tmp_path / f"{'r' * 300}.json"], 2, "cannot be written"),
+        ([*good[:-1], tmp_path / ("d" * 300) / "r.json"], 2, "cannot be written"),
         ([*good[:-1], tmp_path], 2, "json"),
         ([*good[:-1], tmp_path / "r.csv"], 2, ".json"),
         (["evaluate", "-t", LABELS, "-p", tmp_path / "absent.h5ad", "-o", tmp_path / "r.json"], 2, "absent.h5ad"),
@@ -133,7 +136,25 @@ def test_what_cannot_work_is_said_before_work_begins(cli: Cli, predictions: Path
         answer = cli(*wrong)
         assert (answer.code, named in answer.err, answer.out) == (code, True, ""), answer.err
         assert "hint: " in answer.err
+        assert "reading" not in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_an_output_is_made(cli: Cli, predictions: Path, tmp_path: Path) -> None:
+    assert cli("evaluate", "-t", LABELS, "-p", predictions, "-o", tmp_path / "a" / "b" / "r.json").code == 0
+    assert [p.name for p in (tmp_path / "a" / "b").iterdir()] == ["r.json"]
+    assert cli("baseline", "-t", LABELS, "-n", "majority_class", "-o", tmp_path / "c" / "p.h5ad").code == 0
+    assert [p.name for p in (tmp_path / "c").iterdir()] == ["p.h5ad"]
+
+
+def test_a_folder_made_for_nothing_is_taken_away(cli: Cli, predictions: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "text.h5ad").write_text("no h5ad")
+    for folder in (tmp_path / "a" / "b", tmp_path / "kept" / "c", tmp_path / "kept"):
+        answer = cli("evaluate", "-t", LABELS, "-p", tmp_path / "text.h5ad", "-o", folder / "r.json")
+        assert answer.code == 5
+    assert cli("baseline", "-t", LABELS, "-n", "majority", "-o", tmp_path / "d" / "p.h5ad").code == 3
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["kept", "text.h5ad"]
 
 
 def test_a_solution_of_ones_own(cli: Cli, tmp_path: Path) -> None:

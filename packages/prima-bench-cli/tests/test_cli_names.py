@@ -27,6 +27,15 @@ HEAVY = ("torch", "torchmetrics", "pandas", "anndata", "scipy", "sklearn", "boto
         ["show", "metric", "mae"],
         ["evaluate", "--help"],
         ["show", "task", "nothing"],
+        ["show", "pearson-delta"],
+        ["evaluate", "-t", "nothing", "-p", __file__, "-o", "r.json"],
+        ["evaluate", "-t", "cell_type_annotation", "-d", "nope", "-p", __file__, "-o", "r.json"],
+        ["evaluate", "-t", "cell_type_annotation", "-m", "nope", "-p", __file__, "-o", "r.json"],
+        ["evaluate", "-t", "cell_type_annotation", "--scale", "counts", "-p", __file__, "-o", "r.json"],
+        ["evaluate", "-t", "cell_type_annotation", "--solution", __file__, "-p", __file__, "-o", "r.json"],
+        ["baseline", "-t", "cell_type_annotation", "-n", "nope", "-o", "p.h5ad"],
+        ["baseline", "-t", "cell_type_annotation", "-n", "majority_class", "-d", "nope", "-o", "p.h5ad"],
+        ["fetch", "-t", "cell_type_annotation", "-d", "nope"],
     ],
 )
 def test_names_need_no_heavy_import(arguments: list[str]) -> None:
@@ -93,6 +102,32 @@ def test_unknown_names_suggest_near_ones(cli: Callable[..., Any], arguments: lis
 
 
 @pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["show", "pds_cosine"], "prima-bench show metric pds_cosine"),
+        (["show", "pearson-delta"], "prima-bench show metric pearson_delta"),
+        (["show", "pbmc68k"], "prima-bench show dataset pbmc68k"),
+        (["show", "perturbsim@1.0.0"], "prima-bench show dataset perturbsim@1.0.0"),
+        (["show", "perturbation_prediction"], "prima-bench show task perturbation_prediction"),
+        (["show", "metrics"], "Nearest: metric, "),
+        (["list", "task"], "Nearest: tasks, "),
+        (["list", "--task", "cell_type_annotation"], "Options follow the command"),
+        (["evalute"], "Nearest: evaluate, "),
+        (["evaluate", "--datset", "pbmc68k"], "Nearest: --dataset, "),
+        (["evaluate", "--labelkey=x"], "Nearest: --label-key, "),
+        (["evaluate", "--preds", "x"], "Nearest: --predictions, "),
+        (["list", "tasks", "--jso"], "Nearest: --json, "),
+    ],
+)
+def test_wrong_words_are_answered_with_the_right_ones(
+    cli: Callable[..., Any], arguments: list[str], meant: str
+) -> None:
+    answer = cli(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"hint: {meant}" in answer.err.replace("Say what it is: ", "")
+
+
+@pytest.mark.parametrize(
     "arguments",
     [["evaluate"], ["list", "things"], ["list", "tasks", "--nonsense"], ["nothing"], ["list"], ["fetch", "--task"]],
 )
@@ -120,6 +155,8 @@ def test_help_teaches_with_examples(cli: Callable[..., Any], command: list[str])
     assert f"prima-bench {' '.join(command)}".strip() in answer.out.replace("Usage: prima-bench", "", 1)
     assert "\x1b" not in answer.out
     assert max(map(len, answer.out.splitlines())) <= 80
+    for typed_like_python in ("{", "<str>", "<path>", "list["):
+        assert typed_like_python not in answer.out
 
 
 def test_version_and_bare_call(cli: Callable[..., Any]) -> None:

@@ -51,8 +51,9 @@ def test_demo_ends_with_six_when_digests_differ(cli: Cli, tmp_path: Path, monkey
 def test_demo_says_where_it_cannot_write(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     answer = cli("demo", "-o", tmp_path / "file" / "results")
-    assert answer.code == 4
+    assert answer.code == 2
     assert "--output" in answer.err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def test_doctor_finds_nothing_wrong_here(cli: Cli) -> None:
@@ -101,6 +102,28 @@ def test_interrupted_is_130(tmp_path: Path) -> None:
     assert child.returncode == 130, err
     assert err.endswith(b"interrupted\n")
     assert b"Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_an_interrupt_that_a_library_swallows_is_not_lost(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from prima_bench.cli.commands import fetch\n"
+        "def swallowing(**_):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except BaseException:\n"
+        "        pass\n"
+        "    return fetch.Steps.__call__(steps, 'next'), exit(3)\n"
+        "fetch.fetch_data, steps = swallowing, fetch.Steps()\n"
+        "sys.argv = ['prima-bench', 'fetch', '--task', 'cell_type_annotation']\n"
+        "from prima_bench.cli.main import run\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.endswith("interrupted\n")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:

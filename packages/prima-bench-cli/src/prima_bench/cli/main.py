@@ -11,6 +11,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -27,6 +28,8 @@ from prima_bench.cli.commands import (
     recipes,
     show,
 )
+from prima_bench.cli.grammar import Command, Group, complaint
+from prima_bench.cli.interrupts import remember
 from prima_bench.cli.render import ReaderGoneError, remark, write
 from prima_bench.metrics.errors import MetricError
 from prima_bench.storage.errors import StorageError
@@ -35,7 +38,7 @@ from prima_bench.tasks.errors import PrimaBenchError
 INTERRUPTED = 130
 
 
-class InOrder(typer.core.TyperGroup):
+class InOrder(Group):
     """Commands in the order in which a user meets them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -56,8 +59,8 @@ app.add_typer(listing.app, name="list")
 app.add_typer(show.app, name="show")
 app.command("fetch", short_help="Get a task's training and test data.")(fetch.fetch)
 app.command("baseline", short_help="Let a naive model predict.")(baseline.baseline)
-app.command("evaluate", short_help="Score predictions.")(evaluate.evaluate)
-app.command("leaderboard", short_help="Rank results.")(leaderboard.leaderboard)
+app.command("evaluate", cls=Command, short_help="Score predictions.")(evaluate.evaluate)
+app.command("leaderboard", cls=Command, short_help="Rank results.")(leaderboard.leaderboard)
 app.command("doctor", short_help="Check the installation.")(doctor.doctor)
 app.add_typer(docs.app, name="docs")
 app.add_typer(recipes.app, name="recipes")
@@ -91,11 +94,25 @@ def prima_bench(
 
 def run() -> NoReturn:
     """Run the command in ``sys.argv`` and leave the process with its exit code."""
+    # A stream that was closed before we began is none at all for Python; what goes there is for nobody.
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (it is to stay open)
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A terminal that cannot show an arrow or a Greek letter must not end an evaluation.
             stream.reconfigure(errors="replace")
-    sys.exit(main(sys.argv[1:]))
+    remember()
+    code = main(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # Whoever read it has gone. The interpreter flushes once more when it ends; let that go nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if code == INTERRUPTED:
+        # Where the signal met code that was run from a text, Python would end itself by the signal, not by this code.
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -110,11 +127,16 @@ def main(arguments: Sequence[str]) -> int:
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name="prima-bench", standalone_mode=False)
     except ReaderGoneError:
-        # The interpreter flushes stdout once more when it ends; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as leaving:
+        # What typer itself writes, such as --help, ends like this when nobody reads on.
+        if not isinstance(leaving.__context__, BrokenPipeError):
+            raise
         return 0
     except typer.TyperException as error:
-        return _usage(error)
+        for line in complaint(error):
+            remark(line)
+        return error.exit_code
     except (PrimaBenchError, MetricError, StorageError) as error:
         remark(f"error: {error.args[0]}")
         if error.hint:
@@ -125,16 +147,3 @@ def main(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         remark("interrupted")
     return code if isinstance(code, int) else 0
-
-
-def _usage(error: typer.TyperException) -> int:
-    context = getattr(error, "ctx", None)
-    message = error.format_message()
-    if context is None:
-        remark(f"error: {message}")
-    elif message == context.get_help():
-        remark(message)
-    else:
-        remark(f"error: {message}")
-        remark(f"hint: {context.get_usage().removeprefix('Usage: ')}; see {context.command_path} --help")
-    return error.exit_code

@@ -4,7 +4,11 @@ Completion asks the registry, which imports nothing heavy; it never raises, sinc
 into the line being typed.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 import typer
@@ -79,18 +83,58 @@ Dataset = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def check_output(path: Path, *, suffix: str) -> Path:
-    """Refuse a place that cannot be written, before anything is computed for it.
+@contextmanager
+def output_file(path: Path, *, suffix: str) -> Iterator[None]:
+    """Make the folder of a file that a command is to write, and refuse a place that cannot be written before any work.
+
+    When the command fails, folders that were made here for nothing are taken away again.
 
     Raises:
-        UsageError: If the folder does not exist, the path is a folder, or the suffix is another.
+        UsageError: If the path is a folder, has another suffix, or cannot be written.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 (unlike Path.is_dir it does not raise for a name that is too long)
         raise UsageError(f"--output {path}: is a folder", hint=f"Name a file in it: {path / ('name' + suffix)}")
     if path.suffix != suffix:
         raise UsageError(f"--output {path}: the name must end in {suffix}", hint=f"Try {path.with_suffix(suffix)}")
-    if not path.parent.is_dir():
+    with output_folder(path.parent, file=path.name):
+        yield
+
+
+@contextmanager
+def output_folder(path: Path, *, file: str = "") -> Iterator[None]:
+    """Make a folder that a command is to write into, and refuse one that cannot be written before any work.
+
+    When the command fails, folders that were made here for nothing are taken away again.
+
+    Args:
+        path: The folder.
+        file: Name of the file in it that is to be written.
+
+    Raises:
+        UsageError: If it cannot be made or written.
+    """
+    made: list[Path] = []
+    try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            made.insert(0, folder)
+        # Files are written beside their place, under a longer name, and then moved: that is what must be possible.
+        with NamedTemporaryFile(dir=path, prefix=f".{file}.new-", suffix=".part"):
+            pass
+    except OSError as error:
+        _remove_empty(made)
         raise UsageError(
-            f"--output {path}: the folder {path.parent} does not exist", hint=f"Create it: mkdir -p {path.parent}"
-        )
-    return path
+            f"--output {path / file}: cannot be written: {error.strerror}", hint="Choose another place."
+        ) from error
+    try:
+        yield
+    except BaseException:
+        _remove_empty(made)
+        raise
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()

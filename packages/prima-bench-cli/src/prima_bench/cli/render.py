@@ -1,24 +1,32 @@
 """How the command line speaks: data to stdout by plain writes, progress and remarks to stderr.
 
 It knows tables, facts, JSON and steps, and nothing of tasks or scores. Nothing here wraps or colours what another
-program reads: columns are cut to the terminal's width only where there is a terminal.
+program reads: columns are cut to the terminal's width only where there is a terminal. What passes through
+:func:`write`, :func:`write_json` and :func:`remark` cannot drive a terminal, wherever it came from.
 """
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
+from prima_bench.cli.interrupts import heed
+from prima_bench.tasks.errors import DataError
 from prima_bench.tasks.results import text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 _PIPED_WIDTH = 80
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+_OURS = re.compile(f"({re.escape(_BOLD)}|{re.escape(_PLAIN)}|[\n\t])")
+"""What :func:`write` lets through that is no printable character: spacing, and what :func:`heading` adds."""
 
 
 class ReaderGoneError(Exception):
@@ -30,27 +38,33 @@ def write(data: str = "") -> None:
 
     Raises:
         ReaderGoneError: If the pipe is closed.
+        DataError: If there is no room for it.
     """
     try:
-        sys.stdout.write(data + "\n")
+        sys.stdout.write("".join(p if _OURS.fullmatch(p) else text.printable(p) for p in _OURS.split(data)) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         raise ReaderGoneError from None
+    except OSError as error:
+        raise DataError(f"cannot write to stdout: {error.strerror}") from error
 
 
 def write_json(value: Any) -> None:
-    """Write a value as strict JSON, indented, one document.
+    """Write a value as strict JSON, indented, one document; what does not print is escaped, which JSON reads alike.
 
     Raises:
         ReaderGoneError: If the pipe is closed.
+        DataError: If there is no room for it.
     """
-    write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    lines = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).split("\n")
+    write("\n".join("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line) for line in lines))
 
 
 def remark(sentence: str) -> None:
-    """Write a line for the person, not for the program, to stderr."""
-    sys.stderr.write(sentence + "\n")
-    sys.stderr.flush()
+    """Write a line for the person, not for the program, to stderr; when it cannot be had there, work goes on."""
+    with suppress(OSError):
+        sys.stderr.write("\n".join(map(text.printable, sentence.split("\n"))) + "\n")
+        sys.stderr.flush()
 
 
 def on_terminal(stream: TextIO | None = None) -> bool:
@@ -66,7 +80,7 @@ def width() -> int:
 def heading(line: str) -> str:
     """A line that stands out: bold on a terminal that can, plain elsewhere."""
     can = on_terminal() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return f"\x1b[1m{line}\x1b[0m" if can else line
+    return f"{_BOLD}{text.printable(line)}{_PLAIN}" if can else line
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
@@ -87,9 +101,9 @@ def cut(line: str, limit: int | None) -> str:
     >>> cut("perturbation", 8)
     'perturb…'
     """
-    if limit is None or len(line) <= limit:
+    if limit is None:
         return line
-    return line[:limit] if set(line) == {"─"} else line[: max(limit - 1, 0)] + "…"
+    return line[:limit] if set(line) == {"─"} else text.clip(line, limit)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
@@ -163,8 +177,13 @@ class Steps:
             self._progress.stop()
 
     def __call__(self, step: str) -> None:
-        """Name the step that begins now."""
+        """Name the step that begins now.
+
+        Raises:
+            KeyboardInterrupt: If an interrupt got lost in the step before.
+        """
+        heed()
         if self._progress is None:
             remark(step)
         else:
-            self._progress.update(self._progress.task_ids[0], description=step)
+            self._progress.update(self._progress.task_ids[0], description=text.printable(step))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from prima_bench.cli.options import Dataset, Task, check_output, complete_baseline
+from prima_bench.cli.options import Dataset, Task, complete_baseline, output_file
 from prima_bench.cli.render import Steps, remark
 from prima_bench.tasks.baselines import run_baseline, save_predictions
 
@@ -19,7 +19,12 @@ def baseline(
         str,
         typer.Option("--name", "-n", metavar="NAME", help="Name of the baseline.", autocompletion=complete_baseline),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write; ends in .h5ad.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Where to write; ends in .h5ad. The folder is made if missing."
+        ),
+    ],
     dataset: Dataset = None,
 ) -> None:
     """Run a naive model of a task and write its predictions.
@@ -34,8 +39,7 @@ def baseline(
       prima-bench evaluate --task perturbation_prediction \\
           --predictions preds.h5ad --output result.json
     """
-    check_output(output, suffix=".h5ad")
-    with Steps() as steps:
+    with output_file(output, suffix=".h5ad"), Steps() as steps:
         steps(f"running {name}")
         predictions = run_baseline(task=task, name=name, dataset=dataset)
         steps(f"writing {output}")

@@ -15,9 +15,10 @@ import typer
 
 from prima_bench.cli.cards.scores import embedded
 from prima_bench.cli.commands.leaderboard import boards_text
+from prima_bench.cli.options import output_folder
 from prima_bench.cli.render import Steps, heading, on_terminal, remark, width, write
 from prima_bench.tasks import registry
-from prima_bench.tasks.errors import DataError, IncomparableError
+from prima_bench.tasks.errors import IncomparableError
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -42,19 +43,14 @@ def demo(
       prima-bench demo --output /tmp/demo && prima-bench leaderboard /tmp/demo
     """
     began = time.perf_counter()
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"cannot make the folder {output}: {error.strerror}", hint="Choose another by --output."
-        ) from error
     disagreeing: list[str] = []
-    for name in registry.list_tasks():
-        if embedded(registry.get_dataset(task=name).spec):
-            with Steps() as steps:
-                report, differing = _one_task(name, output, steps)
-            write(report)
-            disagreeing += differing
+    with output_folder(output):
+        for name in registry.list_tasks():
+            if embedded(registry.get_dataset(task=name).spec):
+                with Steps() as steps:
+                    report, differing = _one_task(name, output, steps)
+                write(report)
+                disagreeing += differing
     remark(f"results are in {output}; took {time.perf_counter() - began:.0f} s")
     if disagreeing:
         raise IncomparableError(f"one shot and shards disagree for {', '.join(disagreeing)}")

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from prima_bench.cli.grammar import Group
 from prima_bench.cli.render import Steps, remark, write
 from prima_bench.tasks.errors import IncomparableError
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @app.callback()

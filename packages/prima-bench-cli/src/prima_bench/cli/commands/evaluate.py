@@ -7,15 +7,21 @@ from typing import Annotated, Literal
 
 import typer
 
-from prima_bench.cli.options import Dataset, Json, Task, check_output, complete_panel
-from prima_bench.cli.render import Steps, remark, write
+from prima_bench.cli.options import Dataset, Json, Task, complete_panel, output_file
+from prima_bench.cli.own_data import check_options, errors_name_options, given_options
+from prima_bench.cli.render import Steps, remark, write, write_json
 from prima_bench.tasks.errors import UsageError
-from prima_bench.tasks.registry import resolve_metrics
+from prima_bench.tasks.registry import get_dataset, resolve_metrics
 
 
 def evaluate(
     task: Task,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Result file; ends in .json.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Result file; ends in .json. Its folder is made if missing."
+        ),
+    ],
     predictions: Annotated[
         list[Path] | None,
         typer.Option(
@@ -77,6 +83,17 @@ def evaluate(
     label_key: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Own solution: column of obs with the true label.")
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAMES",
+            help="Own solution: all classes in order, a line each or separated by commas; else those that occur.",
+        ),
+    ] = None,
+    scores: Annotated[
+        Literal["probability", "logit"] | None,
+        typer.Option(help="What predicted class scores are; probability when left out."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Score predictions; writes the result as JSON and prints the scores.
@@ -100,21 +117,28 @@ def evaluate(
     Exit codes: 0 scored, 3 unknown name, 4 data unavailable, 5 bad predictions
     """
     files = [*(predictions or ()), *(more or ())]
-    options = {
-        "perturbation_key": perturbation_key,
-        "control": control,
-        "scale": scale,
-        "target_map": target_map,
-        "label_key": label_key,
-    }
-    own = {name: value for name, value in options.items() if value is not None}
-    _check(files, dataset, solution, own)
-    check_output(output, suffix=".json")
+    if not files:
+        raise UsageError("no predictions are named", hint="Add --predictions FILE.")
+    own = given_options(
+        {
+            "perturbation_key": perturbation_key,
+            "control": control,
+            "scale": scale,
+            "target_map": target_map,
+            "label_key": label_key,
+            "classes": classes,
+            "scores": scores,
+        }
+    )
+    check_options(task, dataset, solution, own)
     resolve_metrics(task, metrics)
-    with Steps() as steps:
-        steps("loading the solution")
+    if solution is None:
+        get_dataset(dataset, task=task)
+    with output_file(output, suffix=".json"), Steps() as steps, errors_name_options():
+        steps("loading torch")
         from prima_bench.tasks.evaluation import Evaluation
 
+        steps("loading the solution")
         run = Evaluation(
             task=task, dataset=dataset, metrics=metrics, device=device, model=model, solution=solution, **own
         )
@@ -124,15 +148,8 @@ def evaluate(
         steps("computing the scores")
         result = run.compute()
         result.save(output)
-    write(result.to_json().rstrip("\n") if as_json else result.to_text())
+    if as_json:
+        write_json(result.model_dump())
+    else:
+        write(result.to_text())
     remark(f"wrote {output}")
-
-
-def _check(files: list[Path], dataset: str | None, solution: Path | None, own: dict[str, str]) -> None:
-    if not files:
-        raise UsageError("no predictions are named", hint="Add --predictions FILE.")
-    if solution is not None and dataset is not None:
-        raise UsageError("--solution and --dataset exclude each other", hint="A dataset brings its own solution.")
-    if solution is None and own:
-        flags = ", ".join("--" + name.replace("_", "-") for name in own)
-        raise UsageError(f"{flags} describe a solution of your own", hint="Add --solution FILE, or leave them out.")

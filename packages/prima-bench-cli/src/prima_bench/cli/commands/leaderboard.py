@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prima_bench.cli.options import Json
-from prima_bench.cli.render import cut, on_terminal, width, write
+from prima_bench.cli.render import cut, on_terminal, width, write, write_json
 
 if TYPE_CHECKING:
     from prima_bench.tasks.results.leaderboard import Board, Leaderboard
@@ -34,7 +34,10 @@ def leaderboard(
     from prima_bench.tasks.results.leaderboard import leaderboard as rank
 
     ranked = rank(directory)
-    write(ranked.to_json().rstrip("\n") if as_json else boards_text(ranked, width() if on_terminal() else None))
+    if as_json:
+        write_json(ranked.to_dict())
+    else:
+        write(boards_text(ranked, width() if on_terminal() else None))
 
 
 def boards_text(ranked: "Leaderboard", columns: int | None) -> str:

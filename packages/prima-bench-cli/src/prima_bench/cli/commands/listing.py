@@ -4,12 +4,13 @@
 
 import typer
 
+from prima_bench.cli.grammar import Group
 from prima_bench.cli.options import Json, OptionalTask
 from prima_bench.cli.render import facts, on_terminal, remark, write, write_json
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.tasks import registry
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @app.callback()

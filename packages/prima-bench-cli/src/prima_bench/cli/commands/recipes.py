@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from prima_bench.cli.options import complete_dataset
+from prima_bench.cli.grammar import Command, Group
+from prima_bench.cli.options import complete_dataset, output_folder
 from prima_bench.cli.render import Steps, remark, write
 from prima_bench.tasks import registry
-from prima_bench.tasks.errors import DataError, IncomparableError
+from prima_bench.tasks.errors import IncomparableError
 from prima_bench.tasks.recipes import build_dataset, differences
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @app.callback()
@@ -21,9 +22,11 @@ def recipes() -> None:
     """Build datasets from their sources."""
 
 
-@app.command()
+@app.command(cls=Command)
 def build(
-    name: Annotated[str, typer.Argument(metavar="NAME[@VERSION]", autocompletion=complete_dataset)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME[@VERSION]", help="Name of a dataset.", autocompletion=complete_dataset)
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Empty folder for the files; made when missing.")
     ],
@@ -37,11 +40,7 @@ def build(
       prima-bench recipes build perturbsim --output /tmp/perturbsim
     """
     key = registry.get_dataset(name).spec.key
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make the folder {output}: {error.strerror}") from error
-    with Steps() as steps:
+    with output_folder(output), Steps() as steps:
         steps(f"building {key}")
         built = build_dataset(key, output)
     write("\n".join(f"{artifact.sha256}  {artifact.size}  {artifact.path}" for artifact in built.values()))

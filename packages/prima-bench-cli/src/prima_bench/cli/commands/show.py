@@ -4,20 +4,39 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
+from prima_bench.cli.grammar import Command, Group
 from prima_bench.cli.options import Json, complete_dataset, complete_metric, complete_task
 from prima_bench.cli.render import facts, heading, prose, table, write, write_json
 from prima_bench.cli.words import averaged, better, chance, number, param, size, span
-from prima_bench.metrics.catalog import get_spec
+from prima_bench.metrics.catalog import get_spec, list_specs
 from prima_bench.metrics.spec import MetricSpec
 from prima_bench.tasks import registry
 from prima_bench.tasks.results import text
 from prima_bench.tasks.specs import DatasetSpec, TaskSpec
 
-app = typer.Typer(no_args_is_help=True)
+
+class Kinds(Group):
+    """The kinds of things that can be shown; a name without its kind is answered with the command that was meant."""
+
+    def meant_by(self, word: str, ctx: Any) -> str:
+        """The command that shows what has this name, or one most like it."""
+        kinds = {
+            **dict.fromkeys((spec.name for spec in list_specs()), "metric"),
+            **dict.fromkeys((key for d in registry.list_datasets() for key in (d, d.partition("@")[0])), "dataset"),
+            **dict.fromkeys(registry.list_tasks(), "task"),
+        }
+        near = get_close_matches(word, [*self.commands, *kinds], n=1, cutoff=0.7)
+        if not near or near[0] in self.commands:
+            return super().meant_by(word, ctx)
+        return f"Say what it is: {ctx.command_path} {kinds[near[0]]} {near[0]}"
+
+
+app = typer.Typer(cls=Kinds, no_args_is_help=True)
 
 
 @app.callback()
@@ -25,9 +44,9 @@ def show() -> None:
     """Show the facts of one task, dataset or metric."""
 
 
-@app.command(short_help="What a task asks, wants and is scored by.")
+@app.command(cls=Command, short_help="What a task asks, wants and is scored by.")
 def task(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_task)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a task.", autocompletion=complete_task)],
     as_json: Json = False,
 ) -> None:
     """Show a task: its question, what predictions look like, how it is scored.
@@ -43,9 +62,11 @@ def task(
         write("\n\n".join(_task_blocks(spec)))
 
 
-@app.command(short_help="Source, licence, sizes, split and digests.")
+@app.command(cls=Command, short_help="Source, licence, sizes, split and digests.")
 def dataset(
-    name: Annotated[str, typer.Argument(metavar="NAME[@VERSION]", autocompletion=complete_dataset)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME[@VERSION]", help="Name of a dataset.", autocompletion=complete_dataset)
+    ],
     as_json: Json = False,
 ) -> None:
     """Show a dataset: source, licence, sizes, split, digests. Without a version: the newest one.
@@ -61,9 +82,9 @@ def dataset(
         write("\n\n".join(_dataset_blocks(spec)))
 
 
-@app.command(short_help="Formula, direction, range, parameters.")
+@app.command(cls=Command, short_help="Formula, direction, range, parameters.")
 def metric(
-    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_metric)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a metric.", autocompletion=complete_metric)],
     as_json: Json = False,
 ) -> None:
     """Show a metric: formula, direction, range, parameters, when it is undefined.
