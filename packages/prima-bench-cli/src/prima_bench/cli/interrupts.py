@@ -1,7 +1,8 @@
 """An interrupt that cannot get lost.
 
 Python raises it wherever the program happens to be. Inside a library that, say while it is loaded, passes over every
-exception, it would be passed over too, and the work would go on. So it is remembered, and raised again at the next step.
+exception, it would be passed over too, and the work would go on. So it is remembered, and raised again at the next
+step.
 """
 
 import signal
@@ -23,6 +24,6 @@ def heed() -> None:
 
 
 def _receive(number: int, frame: FrameType | None) -> None:
-    global _received  # noqa: PLW0603 (a process has one such signal)
+    global _received
     _received = True
     raise KeyboardInterrupt
