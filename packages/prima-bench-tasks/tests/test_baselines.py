@@ -152,6 +152,51 @@ def test_the_mean_response_on_log_scale_is_the_mean_itself() -> None:
     assert predictions.X.toarray().tolist() == [[2.5, 0.5]]
 
 
+def test_a_tiled_mean_is_one_cell_over_and_over() -> None:
+    x = np.array([[50, 50], [90, 10], [10, 90], [10, 90]])
+    test = _screen(["X"] * 3, np.zeros((3, 2)), to_predict=[True] * 3)
+    counts = perturbation.mean_response_tiled(_screen(["control", "A", "B", "B"], x), test)
+    assert counts.X.toarray().tolist() == [[500_000, 500_000]] * 3
+    log = perturbation.mean_response_tiled(_screen(["control", "A", "B", "B"], x), test, scale="log1p_cp10k")
+    assert log.X.toarray().tolist() == [[50, 50]] * 3
+
+
+def test_the_linear_model_tells_unseen_targets_apart_by_coexpression() -> None:
+    # Two programs of ten genes; knocking down a gene lowers its program. Targets g9 and g19 are not in training.
+    random = np.random.RandomState(3)
+    program = np.repeat([0, 1], 10)
+    names = [f"g{i}" for i in range(20)]
+
+    def cells(level: np.ndarray, n: int) -> np.ndarray:
+        activity = np.exp(random.normal(0, 0.5, (n, 2)))
+        return random.poisson(100 * activity[:, program] * level)
+
+    def knocked(*targets: int) -> np.ndarray:
+        return np.where(np.isin(program, program[list(targets)]), 0.4, 1.0)
+
+    seen = [0, 1, 2, 10, 11, 12]
+    x = np.vstack([cells(np.ones(20), 200), *(cells(knocked(g), 30) for g in seen)])
+    train = _screen(["control"] * 200 + [names[g] for g in seen for _ in range(30)], x)
+    train.var_names = names
+    test = _screen(["g9"] * 50 + ["g19"] * 50 + ["g9+g19"] * 50, np.zeros((150, 20)), to_predict=[True] * 150)
+    test.var_names = names
+    predictions = perturbation.linear(train, test)
+    first = predictions.X[:, program == 0].sum(axis=1) / predictions.X.sum(axis=1)
+    share = pd.Series(np.asarray(first).ravel()).groupby(predictions.obs["perturbation"].to_numpy()).mean()
+    assert share["g9"] < 0.4
+    assert share["g19"] > 0.6
+    assert share["g9+g19"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_linear_model_falls_back_to_the_average_where_labels_name_no_gene() -> None:
+    random = np.random.RandomState(4)
+    train = _screen(["control"] * 20 + ["drug a"] * 10 + ["drug b"] * 10, random.poisson(20, (40, 5)))
+    test = _screen(["drug c"] * 5, np.zeros((5, 5)), to_predict=[True] * 5)
+    predictions = perturbation.linear(train, test)
+    assert predictions.shape == (5, 5)
+    assert predictions.X.sum() > 0
+
+
 @settings(max_examples=20)
 @given(st.integers(1, 40), st.integers(1, 6), st.booleans())
 def test_pasted_cells_are_real_controls_of_their_batch_dealt_evenly(n: int, controls: int, in_test: bool) -> None:

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 from prima_bench.tasks.specs import BaselineSpec, TaskSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
+    import numpy.typing as npt
     from anndata import AnnData
+
+    Floats = npt.NDArray[np.float64]
 
 SPEC = TaskSpec(
     name="perturbation_prediction",
@@ -72,6 +77,16 @@ preds = cells
             summary="Every cell is drawn around the average profile of the training perturbations.",
         ),
         BaselineSpec(
+            name="mean_response_tiled",
+            function="mean_response_tiled",
+            summary="Every cell is the average profile of the training perturbations, without any spread.",
+        ),
+        BaselineSpec(
+            name="linear",
+            function="linear",
+            summary="Ridge regression of training effects on how the targets are co-expressed in control cells.",
+        ),
+        BaselineSpec(
             name="paste_control",
             function="paste_control",
             summary="Every cell is a copy of a real control cell, of the same batch where batches are named.",
@@ -127,23 +142,91 @@ def mean_response(
         One row per cell to predict, CSR float32.
     """
     import numpy as np
-    from scipy.sparse import csr_matrix
 
-    labels = train.obs[perturbation_key].astype(str).to_numpy()
-    x = csr_matrix(train.X, dtype=np.float64)
     cells = _cells_to_predict(test)
-    perturbations = np.unique(labels[labels != control])
-    sums = np.stack([np.asarray(x[labels == p].sum(axis=0)).ravel() for p in perturbations])
+    profile = _profiles(train, perturbation_key, control, scale)[1:].mean(axis=0)
+    profiles = np.broadcast_to(profile, (len(cells), len(profile)))
+    return _predictions(test, cells, _drawn(profiles, train, perturbation_key, control, scale))
+
+
+def mean_response_tiled(
+    train: "AnnData",
+    test: "AnnData",
+    *,
+    perturbation_key: str = "perturbation",
+    control: str = "control",
+    scale: str = "counts",
+    **_: Any,
+) -> "AnnData":
+    """The mean of the training perturbations as every cell: right in the mean, wrong as a population.
+
+    On counts the profile is scaled to a million and rounded, so that hardly anything is lost.
+
+    Args:
+        train: Training cells.
+        test: Cells to predict, marked by ``obs["to_predict"]``.
+        perturbation_key: Column of ``obs`` that names the perturbation.
+        control: Label of control cells.
+        scale: ``"counts"`` or ``"log1p_cp10k"``.
+
+    Returns:
+        One row per cell to predict, CSR float32.
+    """
+    import numpy as np
+
+    cells = _cells_to_predict(test)
+    profile = _profiles(train, perturbation_key, control, scale)[1:].mean(axis=0)
+    row = np.rint(1e6 * profile) if scale == "counts" else profile
+    return _predictions(test, cells, np.broadcast_to(row, (len(cells), len(row))))
+
+
+def linear(
+    train: "AnnData",
+    test: "AnnData",
+    *,
+    perturbation_key: str = "perturbation",
+    control: str = "control",
+    scale: str = "counts",
+    **_: Any,
+) -> "AnnData":
+    """Ridge regression from the targets of a perturbation to its effect.
+
+    A gene is described by its loadings on the first principal components of the training control cells, a perturbation
+    by the sum over its targets (``A+B`` has two; labels that name no gene are described by the average). The effects of
+    the training perturbations, differences of log profiles to control, are regressed on those descriptions; the penalty
+    is chosen by leave-one-out error. Cells are drawn around the predicted profile as in ``mean_response``.
+
+    Args:
+        train: Training cells.
+        test: Cells to predict, marked by ``obs["to_predict"]``.
+        perturbation_key: Column of ``obs`` that names the perturbation.
+        control: Label of control cells.
+        scale: ``"counts"`` or ``"log1p_cp10k"``.
+
+    Returns:
+        One row per cell to predict, CSR float32.
+    """
+    import numpy as np
+    from sklearn.linear_model import RidgeCV
+
+    profiles = _profiles(train, perturbation_key, control, scale)
     if scale == "counts":
-        profile = (sums / sums.sum(axis=1, keepdims=True)).mean(axis=0)
-        totals = np.sort(np.asarray(x[labels == control].sum(axis=1)).ravel())
-        random = np.random.RandomState(0)
-        depth = random.choice(totals, size=len(cells))
-        values = random.poisson(depth[:, None] * profile)
+        profiles = np.log1p(1e4 * profiles)
+    names = _perturbations(train, perturbation_key, control)
+    cells = _cells_to_predict(test)
+    wanted = test.obs[perturbation_key].astype(str).to_numpy()[cells]
+    describe = _descriptions(train, perturbation_key, control, scale)
+    model = RidgeCV(alphas=np.logspace(-3, 3, 13)).fit(
+        np.stack([describe(name) for name in names]), profiles[1:] - profiles[0]
+    )
+    distinct, which = np.unique(wanted, return_inverse=True)
+    predicted = profiles[0] + model.predict(np.stack([describe(name) for name in distinct]))
+    if scale == "counts":
+        predicted = np.expm1(predicted.clip(min=0))
+        predicted /= predicted.sum(axis=1, keepdims=True)
     else:
-        sizes = np.array([(labels == p).sum() for p in perturbations])
-        values = np.broadcast_to((sums / sizes[:, None]).mean(axis=0), (len(cells), x.shape[1]))
-    return _predictions(test, cells, csr_matrix(values, dtype=np.float32))
+        predicted = predicted.clip(min=0)
+    return _predictions(test, cells, _drawn(predicted[which], train, perturbation_key, control, scale))
 
 
 def paste_control(
@@ -185,7 +268,64 @@ def paste_control(
         if (offered == batch).any():
             rows = np.flatnonzero(wanted == batch)
             donors[rows] = np.resize(controls[offered == batch], len(rows))
-    return _predictions(test, cells, csr_matrix(csr_matrix(source.X)[donors], dtype=np.float32))
+    return _predictions(test, cells, csr_matrix(source.X)[donors])
+
+
+def _perturbations(train: "AnnData", perturbation_key: str, control: str) -> list[str]:
+    return sorted(set(train.obs[perturbation_key].astype(str)) - {control})
+
+
+def _profiles(train: "AnnData", perturbation_key: str, control: str, scale: str) -> "Floats":
+    """Of the control and of each training perturbation: each gene's share of all counts, or its mean log value."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+    labels = train.obs[perturbation_key].astype(str).to_numpy()
+    x = csr_matrix(train.X, dtype=np.float64)
+    groups = [labels == name for name in (control, *_perturbations(train, perturbation_key, control))]
+    sums = np.stack([np.asarray(x[group].sum(axis=0)).ravel() for group in groups])
+    total = sums.sum(axis=1) if scale == "counts" else np.array([group.sum() for group in groups])
+    profiles: Floats = sums / np.maximum(total, 1)[:, None]
+    return profiles
+
+
+def _drawn(profiles: "Floats", train: "AnnData", perturbation_key: str, control: str, scale: str) -> "Floats":
+    """A cell around each profile: Poisson counts at the depth of a random control cell; on log scale the profile."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+    if scale != "counts":
+        return profiles
+    x = csr_matrix(train.X, dtype=np.float64)[(train.obs[perturbation_key].astype(str) == control).to_numpy()]
+    totals = np.sort(np.asarray(x.sum(axis=1)).ravel())
+    random = np.random.RandomState(0)
+    depth = random.choice(totals, size=len(profiles))
+    return random.poisson(depth[:, None] * profiles).astype(np.float64)
+
+
+def _descriptions(train: "AnnData", perturbation_key: str, control: str, scale: str) -> "Callable[[str], Floats]":
+    """What describes a perturbation: the summed loadings of its targets on the control cells' principal components."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+    x = csr_matrix(train.X)[(train.obs[perturbation_key].astype(str) == control).to_numpy()].toarray().astype(float)
+    if scale == "counts":
+        x = np.log1p(1e4 * x / np.maximum(x.sum(axis=1, keepdims=True), 1))
+    x -= x.mean(axis=0)
+    spread = x.std(axis=0)
+    correlated = (x / np.where(spread > 0, spread, 1)).T
+    values, vectors = np.linalg.eigh(correlated.T @ correlated / len(correlated))
+    top = np.argsort(-values, kind="stable")[:10]
+    loadings = correlated @ vectors[:, top] / np.sqrt(len(correlated))
+    gene = {name: i for i, name in enumerate(map(str, train.var_names))}
+    average = loadings.mean(axis=0)
+
+    def describe(label: str) -> "Floats":
+        targets = [gene[part] for part in label.split("+") if part in gene]
+        described: Floats = loadings[targets].sum(axis=0) if targets else average
+        return described
+
+    return describe
 
 
 def _cells_to_predict(test: "AnnData") -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
@@ -197,6 +337,9 @@ def _cells_to_predict(test: "AnnData") -> "np.ndarray[tuple[int], np.dtype[np.in
 
 
 def _predictions(test: "AnnData", rows: "np.ndarray[tuple[int], np.dtype[np.int64]]", x: Any) -> "AnnData":
+    import numpy as np
     from anndata import AnnData
+    from scipy.sparse import csr_matrix
 
+    x = csr_matrix(x, dtype=np.float32)
     return AnnData(X=x, obs=test.obs.iloc[rows].copy(), var=test.var.copy())  # type: ignore[arg-type]  # in memory
