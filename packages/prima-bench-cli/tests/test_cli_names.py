@@ -185,10 +185,8 @@ def test_the_tab_key_completes_names() -> None:
     of_task = complete("prima-bench", "evaluate", "--task", "cell_type_annotation", "--dataset", "p")
     assert of_task == ["pbmc68k@1.0.0"]
     assert complete("prima-bench", "evaluate", "-t", "cell_type_annotation", "-m", "mcc,f1_m") == ["mcc,f1_macro"]
-    assert complete("prima-bench", "baseline", "-t", "perturbation_prediction", "-n", "") == [
-        "mean_response",
-        "paste_control",
-    ]
+    baselines = [b.name for b in registry.get_task("perturbation_prediction").spec.baselines]
+    assert complete("prima-bench", "baseline", "-t", "perturbation_prediction", "-n", "") == baselines
     assert complete("prima-bench", "evaluate", "--task", "no_such_task", "--dataset", "pb") == ["pbmc68k@1.0.0"]
 
 
@@ -211,3 +209,18 @@ def test_a_broken_plugin_hides_nothing_and_is_named(cli: Callable[..., Any], plu
     assert answer.code == 0
     assert answer.out.splitlines() == ["cell_type_annotation", "perturbation_prediction"]
     assert "broken_plugin" in answer.err
+
+
+def test_an_unknown_name_leads_to_the_module_that_cannot_be_read(
+    cli: Callable[..., Any], plugin: Callable[..., Path]
+) -> None:
+    plugin("prima_bench.metrics", "other_plugin", "SPECS = (")
+    plugin("prima_bench.metrics", "my_recall", "SPECS = make()\n")
+    for arguments in (
+        ["show", "metric", "my_recall"],
+        ["evaluate", "-t", "cell_type_annotation", "-p", __file__, "-o", "r.json", "-m", "my_recall"],
+    ):
+        answer = cli(*arguments)
+        assert answer.code == 3
+        assert "Not read: my_recall (ValueError: my_recall.py:1: make() is not a literal" in answer.err
+        assert "prima-bench doctor" in answer.err

@@ -10,7 +10,7 @@ import prima_bench.metrics
 from prima_bench.metrics import catalog as module
 from prima_bench.metrics.base import BufferedMetric
 from prima_bench.metrics.catalog import catalog, get_spec, list_specs, load_metric, parse_ref, read_specs
-from prima_bench.metrics.errors import MetricNameError
+from prima_bench.metrics.errors import MetricError, MetricNameError
 from prima_bench.metrics.spec import MetricSpec
 
 GOOD = """
@@ -103,6 +103,9 @@ def test_specs_by_family_and_by_name():
     assert caught.value.nearest[0] == "accuracy"
     assert len(caught.value.nearest) == 3
     assert caught.value.exit_code == 3
+    with pytest.raises(MetricNameError, match="unknown metric 'pearson-delta'") as caught:
+        parse_ref("pearson-delta(k=1)")
+    assert caught.value.nearest[0] == "pearson_delta"
     assert str(parse_ref(" pds_cosine( exclude_targets = own )")) == "pds_cosine(exclude_targets=own)"
     with pytest.raises(MetricNameError, match="unknown metric"):
         load_metric("none")
@@ -147,8 +150,38 @@ def test_of_two_installed_copies_the_first_counts(plugin, tmp_path, monkeypatch)
 
 def test_a_plugin_without_its_class_says_so(plugin):
     plugin({"theirs.py": spec_text().replace("raise", "# raise")}, theirs="theirs")
-    with pytest.raises(ImportError, match="theirs lists metric theirs but has no class Theirs"):
+    with pytest.raises(ImportError, match="metric theirs cannot be loaded: theirs has no class Theirs"):
         load_metric("theirs")
+
+
+def test_a_plugin_that_cannot_be_imported_says_why(plugin):
+    text = spec_text().replace("raise RuntimeError", "import no_such_library\nraise RuntimeError")
+    plugin({"theirs.py": text}, theirs="theirs")
+    with pytest.raises(MetricError, match="importing theirs fails: ModuleNotFoundError: No module named") as caught:
+        load_metric("theirs")
+    assert isinstance(caught.value, ImportError)
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_a_misspelt_class_has_a_nearest_one(plugin):
+    text = spec_text().replace("raise", "# raise") + "class Thiers: ...\n"
+    plugin({"theirs.py": text}, theirs="theirs")
+    with pytest.raises(MetricError) as caught:
+        load_metric("theirs")
+    assert "nearest: Thiers." in caught.value.hint
+
+
+def test_an_entry_point_that_names_something_else_says_so(plugin):
+    plugin({"theirs.py": spec_text()}, theirs="theirs:SPEX")
+    assert reasons() == {"theirs": "entry point theirs names SPEX, but what is read of a module is its SPECS"}
+
+
+def test_an_unknown_name_mentions_what_could_not_be_read(plugin):
+    plugin({"bad.py": spec_text().replace('title="t"', 'title="t".upper()')}, bad="bad", gone="bed")
+    with pytest.raises(MetricNameError) as caught:
+        get_spec("bad_metric")
+    assert "Not read: bad (ValueError: bad.py:6: 't'.upper() is not a literal" in caught.value.hint
+    assert caught.value.hint.endswith(" and 1 more.")
 
 
 @pytest.mark.parametrize(

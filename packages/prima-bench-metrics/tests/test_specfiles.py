@@ -37,8 +37,8 @@ def test_a_file_without_the_name_has_none(read):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"main_file": "X = Y\n"}, "main_file.py:1: not a literal"),
-        ({"main_file": "X = (1,\n print())\n"}, "main_file.py:2: not a literal"),
+        ({"main_file": "X = Y\n"}, "main_file.py:1: Y is not a literal"),
+        ({"main_file": "X = (1,\n print())\n"}, r"main_file.py:2: print\(\) is not a literal"),
         ({"main_file": "X = Param('side')\n"}, "name every field of Param"),
         ({"main_file": "X = X\n"}, "X is defined by itself"),
         ({"main_file": "Y = Z\nZ = Y\nX = Y\n"}, "is defined by itself"),
@@ -47,7 +47,7 @@ def test_a_file_without_the_name_has_none(read):
             "is defined by itself",
         ),
         ({"main_file": "from other_file import Y\nX = Y\n", "other_file": "Z = 1\n"}, "other_file assigns no Y"),
-        ({"main_file": "from . import Y\nX = Y\n"}, "not a literal"),
+        ({"main_file": "from . import Y\nX = Y\n"}, "Y is not a literal"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_place(read, files, words):
@@ -62,6 +62,13 @@ def test_modules_are_found_without_running_their_parents(tmp_path, monkeypatch):
         (tmp_path / name).write_text("raise RuntimeError\n")
     assert [name for name, _ in modules_under("found.deep")] == ["found.deep.a", "found.deep.b"]
     assert [name for name, _ in modules_under("found.deep.a")] == ["found.deep.a"]
-    for name, error in (("found.none", ImportError), ("none_such", ImportError), ("found..a", ValueError)):
-        with pytest.raises(error):
+    for name, error, cause in (
+        ("found.dep", ImportError, "found has no module dep; nearest: deep$"),
+        ("found.deep.zzz", ImportError, "found.deep has no module zzz$"),
+        ("found.deep.a.b", ImportError, "found.deep.a has no module b$"),
+        ("none_such", ImportError, "no module or package none_such is installed$"),
+        ("sys", ImportError, "sys is not made of Python source$"),
+        ("found..a", ValueError, "empty part"),
+    ):
+        with pytest.raises(error, match=cause):
             list(modules_under(name))

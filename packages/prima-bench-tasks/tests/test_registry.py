@@ -152,7 +152,7 @@ def test_broken_plugins_are_told_and_hide_nothing(plug: Plug) -> None:
     reasons = {b.module: b.reason for b in r.broken_modules()}
     told = {
         "plugged.a_syntax": "SyntaxError",
-        "plugged.b_computed": "b_computed.py:2: not a literal",
+        "plugged.b_computed": "b_computed.py:2: y() is not a literal",
         "plugged.c_field": "TypeError",
         "plugged.d_positional": "name every field of DatasetSpec",
         "plugged.e_other": "holds no SPEC = DatasetSpec",
@@ -160,7 +160,7 @@ def test_broken_plugins_are_told_and_hide_nothing(plug: Plug) -> None:
         "plugged.f_clash": "already defined by prima_bench.tasks.datasets.pbmc68k",
         "plugged.g_orphan": "unknown task 'no_such_task'",
         "plugged.h_helper": "holds no SPEC = DatasetSpec",
-        "not_installed.anywhere": "no module named not_installed",
+        "not_installed.anywhere": "no module or package not_installed is installed",
     }
     assert sorted(reasons) == sorted(told)
     for module, part in told.items():
@@ -230,6 +230,41 @@ def test_bad_parameters_end_with_the_exit_code_of_names(text: str) -> None:
         r.resolve_metrics(TASK, text)
     assert caught.value.exit_code == 3
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [(TASK, f"ece(bins={n})") for n in (0, -1, 2**31)]
+    + [(TASK, f"top_k_accuracy(k={n})") for n in (0, -1, 2**31)]
+    + [("perturbation_prediction", f"top_k_delta_pearson(k={n})") for n in (0, 1, -1, 2**31)],
+)
+def test_a_number_out_of_range_is_a_usage_error(task: str, text: str) -> None:
+    from prima_bench.tasks.evaluation import Evaluation
+
+    with pytest.raises(UsageError, match=r"cannot be|must be") as caught:
+        Evaluation(task, metrics=text, device="cpu")
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["ece(bins=1_0)", "ece(bins=\u0661\u0660)", "ece(bins=\u00a010)", "\u00a0ece"])
+def test_what_only_python_reads_as_a_number_is_refused(text: str) -> None:
+    with pytest.raises(UnknownNameError):
+        r.resolve_metrics(TASK, text)
+
+
+def test_an_unknown_name_mentions_what_could_not_be_read(plug: Plug) -> None:
+    plug({"plugged/__init__.py": "", "plugged/a.py": "SPEC = y()"}, datasets=("plugged",), tasks=("plugged.b",))
+    for call in (lambda: r.get_task("mine"), lambda: r.get_dataset("mine"), lambda: r.list_metrics("mine")):
+        with pytest.raises(UnknownNameError) as caught:
+            call()
+        assert "Not read: plugged.b (ImportError: plugged has no module b) and 1 more." in caught.value.hint
+
+
+def test_an_entry_point_that_names_something_else_says_so(plug: Plug) -> None:
+    plug({"plugged.py": DATASET.format(name="m", version="1", task=TASK)}, datasets=("plugged:SPECS",))
+    (broken,) = r.broken_modules()
+    assert broken.reason == "entry point e0 names SPECS, but what is read of a module is its SPEC"
 
 
 @pytest.mark.parametrize("nothing", ["", " , ", []])

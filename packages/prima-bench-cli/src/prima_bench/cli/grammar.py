@@ -56,10 +56,11 @@ def complaint(error: typer.TyperException) -> Sequence[str]:
     if message == context.get_help():
         return [message]
     see = f"See {context.command_path} --help."
-    if not hasattr(error, "possibilities"):
+    typed = getattr(error, "option_name", None)
+    if typed is None or not hasattr(error, "possibilities"):
         return [f"error: {message}", f"hint: {see}"]
     known = [name for p in context.command.get_params(context) for name in p.opts if name.startswith("--")]
-    near = f"Nearest: {', '.join(nearest_names(error.option_name, known))}."
+    near = f"Nearest: {', '.join(nearest_names(typed, known))}."
     if isinstance(context.command, Group):
         near = "Options follow the command that they are for."
-    return [f"error: {context.command_path} has no option {error.option_name}", f"hint: {near} {see}"]
+    return [f"error: {context.command_path} has no option {typed}", f"hint: {near} {see}"]

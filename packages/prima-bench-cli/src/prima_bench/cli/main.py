@@ -34,8 +34,10 @@ from prima_bench.cli.render import ReaderGoneError, remark, write
 from prima_bench.metrics.errors import MetricError
 from prima_bench.storage.errors import StorageError
 from prima_bench.tasks.errors import PrimaBenchError
+from prima_bench.tasks.registry import broken_modules
 
 INTERRUPTED = 130
+UNKNOWN_NAME = 3
 
 
 class InOrder(Group):
@@ -141,6 +143,8 @@ def main(arguments: Sequence[str]) -> int:
         remark(f"error: {error.args[0]}")
         if error.hint:
             remark(f"hint: {error.hint}")
+        if error.exit_code == UNKNOWN_NAME and broken_modules():
+            remark("note: prima-bench doctor names every module that cannot be read")
         return error.exit_code
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from prima_bench.tasks.errors import PrimaBenchError, UsageError
 from prima_bench.tasks.registry import get_task
@@ -122,7 +123,7 @@ def errors_name_options() -> Iterator[None]:
         raise
 
 
-def given_options(options: Mapping[str, str | None]) -> dict[str, str | list[str]]:
+def given_options(options: Mapping[str, str | None]) -> dict[str, Any]:
     """What was given of the options, as the API takes it.
 
     Raises:

@@ -2,6 +2,8 @@
 
 from prima_bench.metrics.spec import MetricSpec, Param, ParamValue
 
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "any text"}
+
 
 def number(x: float) -> str:
     """A number of a spec, without needless zeros.
@@ -46,8 +48,16 @@ def averaged(spec: MetricSpec) -> str:
 
 
 def param(p: Param) -> str:
-    """A parameter's allowed values, its default and what it does."""
-    allowed = f"one of {', '.join(map(value, p.choices))}" if p.choices else f"any {type(p.default).__name__}"
+    """A parameter's allowed values, its default and what it does.
+
+    >>> param(Param(name="k", default=3, range=(1, None), summary="How many."))
+    'a whole number, 1 or more; default 3. How many.'
+    """
+    allowed = _KINDS[type(p.default)]
+    if p.choices:
+        allowed = f"one of {', '.join(map(value, p.choices))}"
+    elif p.range != (None, None):
+        allowed += f", {span(p.range)}"
     return f"{allowed}; default {value(p.default)}. {p.summary}".strip()
 
 

@@ -9,12 +9,13 @@ entries name a module (or a package whose modules are searched).
 import difflib
 import importlib
 import importlib.metadata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prima_bench.metrics.errors import MetricNameError
+from prima_bench.metrics.errors import MetricError, MetricNameError
 from prima_bench.metrics.spec import MetricRef, MetricSpec, Param, resolve_ref, split_ref
 from prima_bench.metrics.specfiles import modules_under, read_constant
 
@@ -42,6 +43,10 @@ class BrokenModule:
     reason: str
 
 
+class MetricLoadError(MetricError, ImportError):
+    """A metric is listed, but the class that computes it cannot be had: the fault of the module that lists it."""
+
+
 @cache
 def catalog() -> tuple[dict[str, CatalogEntry], tuple[BrokenModule, ...]]:
     """All metrics by name, sorted, and the modules that could not be read.
@@ -53,9 +58,7 @@ def catalog() -> tuple[dict[str, CatalogEntry], tuple[BrokenModule, ...]]:
     """
     entries: dict[str, CatalogEntry] = {}
     broken: list[BrokenModule] = []
-    plugins = sorted(
-        {e.value.partition(":")[0].strip() for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
-    )
+    plugins = named_modules(ENTRY_POINT_GROUP, "SPECS", broken)
     for root in dict.fromkeys((*_BUILT_IN, *plugins)):
         try:
             modules = list(modules_under(root))
@@ -78,6 +81,44 @@ def catalog() -> tuple[dict[str, CatalogEntry], tuple[BrokenModule, ...]]:
         if (len(entries), len(broken)) == before:
             broken.append(BrokenModule(root, "holds no SPECS"))
     return dict(sorted(entries.items())), tuple(broken)
+
+
+def named_modules(group: str, constant: str, broken: list[BrokenModule]) -> list[str]:
+    """The modules that the entry points of a group name, sorted; those that name another constant go to ``broken``.
+
+    Args:
+        group: The group.
+        constant: What is read from a module; an entry may name it, as ``module:SPECS``.
+        broken: Takes what cannot be used.
+    """
+    modules = set()
+    for entry in importlib.metadata.entry_points(group=group):
+        module, _, attribute = (part.strip() for part in entry.value.partition(":"))
+        if attribute in ("", constant) or not module:
+            modules.add(module)
+        else:
+            reason = f"entry point {entry.name} names {attribute}, but what is read of a module is its {constant}"
+            broken.append(BrokenModule(module, reason))
+    return sorted(modules)
+
+
+def not_read(name: str, broken: Sequence[BrokenModule]) -> str:
+    """A sentence to follow the hint for an unknown name: which modules that may hold it cannot be read; empty for none.
+
+    Args:
+        name: What was looked for; the module most like it is named first.
+        broken: Modules that cannot be read.
+
+    Example:
+        >>> not_read("recall", [BrokenModule("my_lab.recall", "SyntaxError: invalid syntax")])
+        ' Not read: my_lab.recall (SyntaxError: invalid syntax).'
+    """
+    if not broken:
+        return ""
+    by_likeness = {b.module.rpartition(".")[2]: b for b in reversed(broken)}
+    first = by_likeness[difflib.get_close_matches(name, by_likeness, n=1, cutoff=0.0)[0]]
+    more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+    return f" Not read: {first.module} ({first.reason}){more}."
 
 
 def list_specs(inputs: str | None = None) -> list[MetricSpec]:
@@ -112,13 +153,24 @@ def load_metric(name: str) -> "type[BufferedMetric]":
 
     Raises:
         MetricNameError: If there is none of that name.
-        ImportError: If its module cannot be imported, or lacks the class that its spec names.
+        MetricLoadError: If its module cannot be imported, or lacks the class that its spec names; an ``ImportError``.
     """
     entry = _entry(name)
-    module = importlib.import_module(entry.module)
-    if not hasattr(module, entry.spec.implementation):
-        raise ImportError(f"{entry.module} lists metric {name} but has no class {entry.spec.implementation}")
-    cls: type[BufferedMetric] = getattr(module, entry.spec.implementation)
+    wanted = entry.spec.implementation
+    try:
+        module = importlib.import_module(entry.module)
+    except ImportError as error:
+        raise MetricLoadError(
+            f"metric {name} cannot be loaded: importing {entry.module} fails: {type(error).__name__}: {error}",
+            hint="Install what its package needs, or leave the metric out.",
+        ) from error
+    if not hasattr(module, wanted):
+        near = difflib.get_close_matches(wanted, dir(module), n=1)
+        raise MetricLoadError(
+            f"metric {name} cannot be loaded: {entry.module} has no class {wanted}",
+            hint=f"Its spec names the class by implementation={wanted!r}" + (f"; nearest: {near[0]}." if near else "."),
+        )
+    cls: type[BufferedMetric] = getattr(module, wanted)
     return cls
 
 
@@ -143,7 +195,8 @@ def _entry(name: str) -> CatalogEntry:
     entries = catalog()[0]
     if name not in entries:
         nearest = difflib.get_close_matches(name, entries, n=3, cutoff=0.0)
-        raise MetricNameError(f"unknown metric {name!r}", nearest=nearest, hint=f"Nearest names: {', '.join(nearest)}.")
+        hint = f"Nearest names: {', '.join(nearest)}.{not_read(name, catalog()[1])}"
+        raise MetricNameError(f"unknown metric {name!r}", nearest=nearest, hint=hint)
     return entries[name]
 
 

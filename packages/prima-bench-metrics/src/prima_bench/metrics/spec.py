@@ -12,12 +12,19 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from prima_bench.metrics.errors import MetricNameError
+from prima_bench.metrics.errors import MetricError, MetricNameError
 
 ParamValue = str | int | float | bool
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_REF = re.compile(r"\s*(?P<name>[a-z][a-z0-9_]*)\s*(?:\((?P<params>[^()]*)\))?\s*")
+_SPACE = " \t\r\n"
+# Wider than a name can be, so that pearson-delta is an unknown metric, which has a nearest one.
+_REF = re.compile(r"[ \t\r\n]*(?P<name>[A-Za-z][A-Za-z0-9_-]*)[ \t\r\n]*(?:\((?P<params>[^()]*)\))?[ \t\r\n]*")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+LARGEST_WHOLE = 2**31 - 1
+"""Whole numbers go from minus this to this, so that they fit every integer type they may meet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,39 +35,48 @@ class Param:
         name: Keyword of the metric's constructor.
         default: Value when the reference does not name it.
         choices: The allowed values; empty when any value of the default's type is allowed.
+        range: The smallest and the largest number that is allowed; None where there is no limit.
         summary: One sentence.
 
     Raises:
-        ValueError: If the name is not an identifier, or the default is not among the choices.
+        ValueError: If the name is not an identifier, the default is no text, number or truth value, or the default is
+            not allowed.
     """
 
     name: str
     default: ParamValue
     choices: tuple[ParamValue, ...] = ()
+    range: tuple[float | None, float | None] = (None, None)
     summary: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"parameter name {self.name!r} is not lower_snake_case")
+        if type(self.default) not in _READERS:
+            raise ValueError(f"parameter {self.name}: the default {self.default!r} is no text, number or truth value")
         if self.choices and self.default not in self.choices:
             raise ValueError(f"parameter {self.name}: the default {self.default!r} is not among its choices")
+        if not self._in_range(self.default):
+            raise ValueError(f"parameter {self.name}: the default {self.default!r} is out of its range")
 
     def parse(self, text: str) -> ParamValue:
         """Turn the text of a reference into a value of this parameter's type.
 
+        Numbers are written in ASCII digits; what Python would also read (``1_0``, digits of other scripts) is refused,
+        since nobody else would.
+
         Raises:
             MetricNameError: If the text is not of the type, or not among the choices.
+            MetricError: If a number is out of range.
         """
         kind = type(self.default)
-        read: Callable[[str], ParamValue] = _truth if kind is bool else kind
+        read, wanted = _READERS[kind]
         try:
             value = read(text)
         except ValueError:
-            value = math.nan
-        if isinstance(value, float) and not math.isfinite(value):
             raise MetricNameError(
-                f"parameter {self.name}={text!r} is not a {kind.__name__}", hint=f"The default is {self.default!r}."
-            )
+                f"parameter {self.name}={text!r} is not {wanted}", hint=f"The default is {_text(self.default)}."
+            ) from None
         return self.check(value)
 
     def check(self, value: ParamValue) -> ParamValue:
@@ -68,13 +84,27 @@ class Param:
 
         Raises:
             MetricNameError: If it is not among the choices.
+            MetricError: If it is a number out of range, or a whole one too large to be computed with.
         """
         if self.choices and value not in self.choices:
             raise MetricNameError(
                 f"parameter {self.name} cannot be {value!r}",
-                hint=f"Choose one of {', '.join(map(str, self.choices))}.",
+                hint=f"Choose one of {', '.join(map(_text, self.choices))}.",
             )
+        if not self._in_range(value):
+            low, high = self.range
+            limits = [f"at least {low:g}"] if low is not None else []
+            limits += [f"at most {high:g}"] if high is not None else []
+            limits = limits or [f"at most {LARGEST_WHOLE} in size"]
+            raise MetricError(f"parameter {self.name} cannot be {value}", hint=f"It is {' and '.join(limits)}.")
         return value
+
+    def _in_range(self, value: ParamValue) -> bool:
+        if isinstance(value, str | bool):
+            return True
+        low, high = self.range
+        too_large = isinstance(value, int) and abs(value) > LARGEST_WHOLE
+        return not too_large and (low is None or value >= low) and (high is None or value <= high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +188,9 @@ class MetricRef:
     alias: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", MappingProxyType(dict(sorted(self.params.items()))))
+        # Adding zero makes one zero of the two.
+        params = {k: v + 0.0 if isinstance(v, float) else v for k, v in sorted(self.params.items())}
+        object.__setattr__(self, "params", MappingProxyType(params))
 
     def __str__(self) -> str:
         if not self.params:
@@ -190,11 +222,12 @@ def split_ref(text: str) -> tuple[str, dict[str, str]]:
     if match is None:
         raise MetricNameError(f"{text!r} is not a metric reference", hint=hint)
     params: dict[str, str] = {}
-    for part in filter(str.strip, (match["params"] or "").split(",")):
-        key, sep, value = (p.strip() for p in part.partition("="))
-        if not (key and sep and value) or key in params:
-            raise MetricNameError(f"{part.strip()!r} in {text!r} is not one param=value", hint=hint)
-        params[key] = value
+    for part in (p.strip(_SPACE) for p in (match["params"] or "").split(",")):
+        key, sep, value = (p.strip(_SPACE) for p in part.partition("="))
+        if part and (not (key and sep and value) or key in params):
+            raise MetricNameError(f"{part!r} in {text!r} is not one param=value", hint=hint)
+        if part:
+            params[key] = value
     return match["name"], params
 
 
@@ -202,7 +235,8 @@ def resolve_ref(text: str, spec: MetricSpec) -> MetricRef:
     """Check a reference's parameters against the spec and drop those that equal the default.
 
     Raises:
-        MetricNameError: If a parameter is unknown or its value is not allowed.
+        MetricNameError: If a parameter is unknown, or its value is of another type or none of the choices.
+        MetricError: If a number is out of range.
 
     Example:
         >>> from prima_bench.metrics.catalog import get_spec
@@ -225,6 +259,27 @@ def _truth(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(text)
     return text.lower() == "true"
+
+
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _decimal(text: str) -> float:
+    value = float(text) if _DECIMAL.fullmatch(text) else math.nan
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value + 0.0  # -0.0 is no other number
+
+
+_READERS: Mapping[type, tuple[Callable[[str], ParamValue], str]] = {
+    bool: (_truth, "true or false"),
+    int: (_whole, "a whole number"),
+    float: (_decimal, "a number"),
+    str: (str, "a text"),
+}
 
 
 def _text(value: ParamValue) -> str:

@@ -7,12 +7,16 @@ This module knows nothing of metrics, tasks or entry points; ``catalog`` and the
 """
 
 import ast
+import difflib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+_SHOWN = 60
+"""How much of a piece of source an error shows."""
 
 Constructors = Mapping[str, Callable[..., Any]]
 
@@ -97,7 +101,10 @@ class _File:
             return ast.literal_eval(node)
         except ValueError:
             allowed = ", ".join(f"{name}(...)" for name in self.constructors)
-            raise ValueError(f"{self.path.name}:{node.lineno}: not a literal, {allowed} or the name of one") from None
+            written = ast.unparse(node)[:_SHOWN]
+            raise ValueError(
+                f"{self.path.name}:{node.lineno}: {written} is not a literal, {allowed} or the name of one"
+            ) from None
 
     def _named(self, name: str, node: ast.expr) -> Any:
         """The value of a name, which may be assigned here or in the file that it is imported from."""
@@ -123,19 +130,32 @@ def _locate(name: str) -> Path | list[Path]:
     top, *rest = name.split(".")
     loaded = sys.modules.get(top)
     spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(top)
-    origin = spec.origin if spec is not None else None
-    folders = [Path(f) for f in (spec.submodule_search_locations if spec is not None else None) or ()]
+    if spec is None:
+        raise ImportError(f"no module or package {top} is installed")
+    origin = spec.origin
+    folders = [Path(f) for f in spec.submodule_search_locations or ()]
     if loaded is not None:
         folders = [Path(f) for f in getattr(loaded, "__path__", ())]
+    parent = top
     for part in rest:
         if not part:
             raise ValueError(f"{name!r} has an empty part")
+        siblings = folders
         origin, folders = _inside(folders, part)
+        if origin is None and not folders:
+            raise ImportError(f"{parent} has no module {part}{_nearest(part, siblings)}")
+        parent = f"{parent}.{part}"
     if folders:
         return folders
     if origin is not None and origin.endswith(".py") and Path(origin).is_file():
         return Path(origin)
-    raise ImportError(f"no module named {name} in Python source")
+    raise ImportError(f"{name} is not made of Python source")
+
+
+def _nearest(part: str, folders: list[Path]) -> str:
+    there = sorted({path.stem for folder in folders for path in folder.glob("*") if path.stem.isidentifier()})
+    near = difflib.get_close_matches(part, there, n=3)
+    return f"; nearest: {', '.join(near)}" if near else ""
 
 
 def _inside(folders: list[Path], part: str) -> tuple[str | None, list[Path]]:

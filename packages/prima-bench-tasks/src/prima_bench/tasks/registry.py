@@ -8,17 +8,17 @@ catalog.
 """
 
 import importlib
-import importlib.metadata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from prima_bench.metrics.catalog import BrokenModule, catalog, list_specs
+from prima_bench.metrics.catalog import BrokenModule, catalog, list_specs, named_modules, not_read
+from prima_bench.metrics.errors import MetricError
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.metrics.specfiles import modules_under, read_constant
-from prima_bench.tasks.errors import UnknownNameError, UsageError
+from prima_bench.tasks.errors import UnknownNameError, UsageError, raised_as
 from prima_bench.tasks.names import MetricSelection, select_metrics, version_order
 from prima_bench.tasks.specs import ArtifactSpec, BaselineSpec, DatasetSpec, TaskSpec
 
@@ -97,7 +97,7 @@ def get_task(name: str) -> TaskEntry:
     """
     tasks = registry().tasks
     if name not in tasks:
-        raise UnknownNameError("task", name, tasks)
+        raise _unknown("task", name, tasks)
     return tasks[name]
 
 
@@ -140,7 +140,7 @@ def get_dataset(name: str | None = None, *, task: str | None = None) -> DatasetE
     entry = datasets.get(name) or _newest(name, datasets)
     if entry is None:
         of_task = [d for d in datasets.values() if task in (None, d.spec.task)]
-        raise UnknownNameError("dataset", name, [d.spec.key if "@" in name else d.spec.name for d in of_task])
+        raise _unknown("dataset", name, [d.spec.key if "@" in name else d.spec.name for d in of_task])
     if wanted is not None and entry.spec.task != wanted.name:
         raise UsageError(
             f"dataset {entry.spec.key} belongs to task {entry.spec.task}, not to {wanted.name}",
@@ -171,14 +171,22 @@ def resolve_metrics(task: str, metrics: MetricSelection | None = None) -> list[M
             preset ``"default"``.
 
     Raises:
-        UnknownNameError: If the task, a metric, a preset or a parameter does not exist, or a value is not allowed.
-        UsageError: If nothing is selected, or a metric does not score this task's predictions.
+        UnknownNameError: If the task, a metric, a preset or a parameter does not exist, or a value is none of its
+            choices or of another type.
+        UsageError: If nothing is selected, a metric does not score this task's predictions, or a number is out of
+            range.
 
     Example:
         >>> [str(ref) for ref in resolve_metrics("perturbation_prediction", "mae, pds_l1(exclude_targets=own)")]
         ['mae', 'pds_l1(exclude_targets=own)']
     """
-    return select_metrics(get_task(task).spec, "default" if metrics is None else metrics)
+    try:
+        with raised_as(UsageError, MetricError):
+            return select_metrics(get_task(task).spec, "default" if metrics is None else metrics)
+    except UnknownNameError as error:
+        if type(error) is UnknownNameError:
+            error.hint += not_read(str(metrics), catalog()[1])
+        raise
 
 
 def broken_modules() -> tuple[BrokenModule, ...]:
@@ -214,7 +222,7 @@ def _specs[S: TaskSpec | DatasetSpec](
     built_in: str, group: str, kind: type[S], broken: list[BrokenModule]
 ) -> list[tuple[str, S]]:
     """The specs of one kind with their modules, built-in ones first; what cannot be read goes to ``broken``."""
-    named = sorted(e.value.partition(":")[0].strip() for e in importlib.metadata.entry_points(group=group))
+    named = named_modules(group, "SPEC", broken)
     found: list[tuple[str, S]] = []
     for module, path in _files((built_in, *named), broken).items():
         try:
@@ -238,6 +246,12 @@ def _files(roots: Iterable[str], broken: list[BrokenModule]) -> dict[str, Path]:
         except (ImportError, ValueError) as error:
             broken.append(BrokenModule(root, f"{type(error).__name__}: {error}"))
     return files
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    error = UnknownNameError(kind, name, known)
+    error.hint += not_read(name, registry().broken)
+    return error
 
 
 def _newest(name: str, datasets: dict[str, DatasetEntry]) -> DatasetEntry | None:

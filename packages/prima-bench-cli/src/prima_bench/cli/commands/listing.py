@@ -67,4 +67,4 @@ def _show(entries: list[tuple[str, str]], *, as_json: bool) -> None:
     elif entries:
         write("\n".join(name for name, _ in entries))
     for broken in registry.broken_modules():
-        remark(f"warning: {broken.module} cannot be read: {broken.reason}")
+        remark(f"warning: {broken.module} cannot be read: {broken.reason}; see prima-bench doctor")
