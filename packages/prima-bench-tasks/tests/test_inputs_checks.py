@@ -93,19 +93,25 @@ def test_ledger_knows_names_and_forgets() -> None:
         ("counts", [0, 0, 0], True),
         ("counts", [16777216, 1, 0], True),
         ("counts", [0.5, 1, 0], False),
+        ("counts", [1e-30], False),
+        ("counts", [1e300], False),
         ("log1p_cp10k", [0, 0, 0], True),
-        ("log1p_cp10k", [1, 1, 0], True),
-        ("log1p_cp10k", [2, 1, 0], False),
-        ("log1p_cp10k", [2, 1.5, 0], True),
+        ("log1p_cp10k", [2.0, 1.0], True),  # rounded to one decimal
+        ("log1p_cp10k", [1, 1, 1, 1], True),
+        ("log1p_cp10k", [1, 1, 1, 1, 1], False),
+        ("log1p_cp10k", [0, 1, 0, 2, 0, 1, 3, 1], False),
+        ("log1p_cp10k", [1.1, 2, 2, 2, 2, 2], True),
         ("log1p_cp10k", [9.21034, 0, 0], True),
         ("log1p_cp10k", [9.3, 9.3, 0], False),
+        ("log1p_cp10k", [40], False),
         ("log1p_cp10k", [1e30, 0.5, 0], False),
     ],
 )
 def test_scales(scale: Any, row: list[float], fine: bool, sparse: bool) -> None:
-    block = np.array([[0.0, 0.0, 0.0], row, [0.0, 1.0, 0.0]], dtype=np.float32)
+    block = np.zeros((3, 8), dtype=np.float64 if max(row) > 1e38 else np.float32)
+    block[1, : len(row)], block[2, 1] = row, 1
     check = ScaleCheck(scale, "predictions", PredictionError, 0.0)
-    arguments = (sp.csr_matrix(block) if sparse else block, as_ids(["a", "bad", "c"]), as_ids(["x", "y", "z"]))
+    arguments = (sp.csr_matrix(block) if sparse else block, as_ids(["a", "bad", "c"]), as_ids(list("stuvwxyz")))
     if fine:
         check.check(*arguments)
     else:

@@ -6,7 +6,6 @@ from typing import Any
 import anndata
 import h5py
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
@@ -189,13 +188,3 @@ def test_masked_classes(labelled: Any, refused: Any) -> None:
         assert "masked values" in refused(labelled, values, ids=ids).message
     masked_ids = np.ma.array(ids.to_numpy(str), mask=hidden(24))
     assert "masked values" in refused(labelled, list(labelled.predictions), ids=masked_ids).message
-
-
-@pytest.mark.parametrize("code", [2**64 - 1, 2**63, 300])
-def test_codes_do_not_wrap(labelled: Any, refused: Any, code: int) -> None:
-    codes = np.zeros(24, dtype=np.uint64)
-    codes[3] = code
-    for given in (codes, pd.array(codes, dtype="UInt64"), torch.from_numpy(codes)):
-        error = refused(labelled, given, ids=labelled.predictions.index)
-        assert "1 class code outside 0 to 3: 'c03'" in error.message
-        assert f"(first: {code})" in error.message

@@ -1,5 +1,6 @@
 """Predicted labels and scores that cannot be scored are refused by name; what looks odd and is right is scored."""
 
+from pathlib import Path
 from typing import Any
 
 import anndata
@@ -57,14 +58,16 @@ def test_positions_are_no_ids(labelled: Any, refused: Any) -> None:
     assert "set the index or pass ids=" in error.hint
 
 
-@pytest.mark.parametrize("values", [["NK"] * 24, torch.zeros(24, dtype=torch.int64), np.full((24, 4), 0.25)])
+@pytest.mark.parametrize("values", [["NK"] * 24, np.array(["NK"] * 24), np.full((24, 4), 0.25)])
 def test_rows_without_names(labelled: Any, refused: Any, values: Any) -> None:
     assert "without names" in refused(labelled, values).message
 
 
 def test_missing_ids(labelled: Any, refused: Any) -> None:
     ids = [*labelled.predictions.index[:-2], None, np.nan]
-    assert "2 ids missing, at rows '22', '23'" in refused(labelled, list(labelled.predictions), ids=ids).message
+    assert (
+        "ids are missing at 2 positions: '22', '23'" in refused(labelled, list(labelled.predictions), ids=ids).message
+    )
 
 
 def test_one_id_for_each_row(labelled: Any, refused: Any) -> None:
@@ -164,17 +167,59 @@ def test_wrong_width_without_names(labelled: Any, refused: Any) -> None:
     assert "5 columns for 4 classes" in error.message
 
 
-def test_codes_outside_the_classes(labelled: Any, refused: Any) -> None:
-    codes = np.arange(24) % 5
-    error = refused(labelled, codes, ids=labelled.predictions.index)
-    assert "4 class codes outside 0 to 3: 'c04', 'c09', 'c14', 'c19' (first: 4)" in error.message
+def codes_of(labels: pd.Series) -> Any:
+    return np.array([CLASSES.index(label) for label in labels])
 
 
-def test_codes_are_ambiguous_where_classes_are_numbers(labelled: Any) -> None:
-    labelled.solution.obs["type"] = [str(10 + i % 3) for i in range(24)]
-    run = labelled.evaluation(classes=None)
-    with pytest.raises(PredictionError, match="ambiguous"):
-        run.update(np.zeros(24, dtype=int), ids=labelled.predictions.index)
+NUMBERS = {
+    "series": lambda s: pd.Series(codes_of(s), index=s.index),
+    "unsigned": lambda s: codes_of(s).astype(np.uint8),
+    "nullable": lambda s: pd.array(codes_of(s), dtype="Int64"),
+    "list": lambda s: codes_of(s).tolist(),
+    "objects": lambda s: codes_of(s).astype(object),
+    "categories": lambda s: pd.Categorical(codes_of(s)),
+    "tensor": lambda s: torch.from_numpy(codes_of(s)),
+    "half precision": lambda s: torch.from_numpy(codes_of(s)).bfloat16(),
+    "floats": lambda s: codes_of(s).astype(np.float64),
+    "booleans": lambda s: codes_of(s) > 0,
+    "boolean tensor": lambda s: torch.from_numpy(codes_of(s) > 0),
+    "frame": lambda s: pd.DataFrame({"type": codes_of(s)}, index=s.index),
+    "boolean frame": lambda s: pd.DataFrame({"cell_type": codes_of(s) > 0}, index=s.index),
+    "anndata": lambda s: anndata.AnnData(obs=pd.DataFrame({"type": codes_of(s)}, index=s.index)),
+}
+
+
+@pytest.mark.parametrize("form", NUMBERS)
+def test_numbers_are_no_labels(labelled: Any, refused: Any, form: str) -> None:
+    error = refused(labelled, NUMBERS[form](labelled.predictions), ids=list(labelled.predictions.index))
+    assert "class labels are of type" in error.message
+    assert "numpy.asarray(classes)[codes]" in error.hint
+
+
+def test_numbers_in_files_are_no_labels(labelled: Any, refused: Any, tmp_path: Path) -> None:
+    ids = labelled.predictions.index.to_numpy(str)
+    np.savez(tmp_path / "p.npz", ids=ids, labels=codes_of(labelled.predictions))
+    assert "class labels are of type int" in refused(labelled, tmp_path / "p.npz").message
+    pd.DataFrame({"type": codes_of(labelled.predictions)}, index=ids).to_csv(tmp_path / "p.csv")
+    error = refused(labelled, tmp_path / "p.csv")
+    assert "unknown class" in error.message
+    assert "numpy.asarray(classes)[codes]" in error.hint
+
+
+def test_numbers_beside_scores_are_no_labels(labelled: Any) -> None:
+    scores = labelled.others["scores"]
+    run = labelled.evaluation()
+    with pytest.raises(PredictionError, match="class labels are of type int"):
+        run.update(scores.assign(type=scores.to_numpy().argmax(axis=1)))
+    assert "0 rows" in repr(run)
+
+
+def test_classes_may_be_named_by_numbers(labelled: Any) -> None:
+    truth = pd.Series([str(10 + i % 3) for i in range(24)], index=labelled.predictions.index)
+    arguments = {"solution": truth.to_frame("type"), "classes": None}
+    assert labelled.result(truth, **arguments).scores["accuracy"].value == 1
+    with pytest.raises(PredictionError, match="of type int"):
+        labelled.result(truth.astype(int), **arguments)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +261,6 @@ LABELS = {
     "anndata": lambda s: anndata.AnnData(np.ones((24, 2)), obs=s.to_frame()),
     "anndata with categories": lambda s: anndata.AnnData(obs=s.astype("category").to_frame()),
     "padded": lambda s: "  " + s + "\n",
-    "codes": lambda s: s.map({name: i for i, name in enumerate(CLASSES)}),
     "one-cell shards": lambda s: [s[i : i + 1] for i in range(len(s))],
 }
 
@@ -235,9 +279,7 @@ ARRAYS = {
     "numpy strings": lambda s: s.to_numpy(dtype=object).astype(np.dtypes.StringDType()),
     "index": pd.Index,
     "pandas categorical": pd.Categorical,
-    "codes": lambda s: np.array([CLASSES.index(label) for label in s], dtype=np.uint8),
-    "tensor": lambda s: torch.tensor([CLASSES.index(label) for label in s]),
-    "nullable codes": lambda s: pd.array([CLASSES.index(label) for label in s], dtype="Int64"),
+    "nullable strings": lambda s: pd.array(s, dtype="string"),
 }
 
 
@@ -276,12 +318,12 @@ def test_forms_that_are_the_same_scores(labelled: Any, form: str) -> None:
     assert run.compute().result_digest == expected.result_digest
 
 
-def test_codes_are_not_kept_or_changed(labelled: Any) -> None:
-    codes = torch.tensor([CLASSES.index(label) for label in labelled.predictions])
+def test_scores_are_not_kept_or_changed(labelled: Any) -> None:
+    scores = torch.from_numpy(labelled.others["scores"].to_numpy(copy=True))
     run = labelled.evaluation()
-    run.update(codes, ids=labelled.predictions.index)
+    run.update(scores, ids=labelled.predictions.index)
     before = run.compute().result_digest
-    codes.zero_()
+    scores.zero_()
     assert run.compute().result_digest == before
 
 

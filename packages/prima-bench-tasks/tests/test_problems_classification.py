@@ -34,7 +34,7 @@ def test_solutions_that_cannot_be_used(labelled: Any) -> None:
         labelled.evaluation(solution=truth.where(truth.index != "c02", None).to_frame())
     with pytest.raises(DataError, match="names 1 row more than once: 'c00'"):
         labelled.evaluation(solution=truth.rename({"c01": "c00"}).to_frame())
-    with pytest.raises(DataError, match="holds numbers, not labels"):
+    with pytest.raises(DataError, match="class labels are of type int, not names"):
         labelled.evaluation(solution=pd.DataFrame({"type": [1, 2]}, index=["a", "b"]), classes=None)
 
 

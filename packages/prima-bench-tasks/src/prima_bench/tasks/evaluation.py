@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import ValidationError
 
 from prima_bench.metrics.device import resolve_device
 from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError
 from prima_bench.tasks.artifacts import solution_path
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
 from prima_bench.tasks.inputs.ledger import Ledger
+from prima_bench.tasks.inputs.arguments import check_arguments
 from prima_bench.tasks.names import MetricSelection
 from prima_bench.tasks.problems.base import Source, open_problem
 from prima_bench.tasks.registry import get_dataset, get_task, resolve_metrics
@@ -24,6 +26,7 @@ from prima_bench.tasks.results.assemble import metric_identities, provenance, sc
 from prima_bench.tasks.results.digest import comparability_key
 from prima_bench.tasks.results.schema import DatasetRecord, EvalResult, ModelRecord, PredictionsRecord, TaskRecord
 
+from prima_bench.tasks.specs import digest_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,7 +49,11 @@ class Evaluation:
             panel when None.
         device: Where to compute; ``PRIMA_BENCH_DEVICE``, else CUDA when there is one, else the CPU.
         model: The model's name, or a mapping with ``name``, ``version`` and ``params``.
-        solution: A solution of your own in the place of a dataset: an AnnData or a path.
+        solution: A solution of your own in the place of a dataset. Perturbation: an AnnData of real cells, in memory
+            or backed, or the path of an ``.h5ad`` file. Classification: an AnnData or a DataFrame with a column of
+            true labels, named by row, or the path of an ``.h5ad``, ``.csv``, ``.tsv`` or ``.parquet`` file.
+        anchors: Measure what naive models and a replicate score on your own solution, so that scores get a ``skill``;
+            that takes about as long as seven evaluations, once. A registered dataset brings its anchors.
         **options: How your solution is read. Perturbation: ``perturbation_key``, ``control``, ``scale``,
             ``target_map``. Classification: ``label_key``, ``classes``; and ``scores="logit"`` where predicted scores
             are no probabilities, which may stand beside a dataset too.
@@ -79,6 +86,7 @@ class Evaluation:
     ) -> None:
         spec = get_task(task).spec
         self._refs = resolve_metrics(task, metrics)
+        check_arguments(task, dataset, metrics, device)
         self._model = _model_record(model)
         source = _source(task, dataset, solution, options)
         with raised_as(UsageError, MetricError):
@@ -100,9 +108,11 @@ class Evaluation:
         Args:
             predictions: What the task's card names: an AnnData (in memory or backed), a DataFrame or Series, a
                 tensor or array with ``ids``, or the path of an ``.h5ad``, ``.csv``, ``.tsv``, ``.parquet`` or
-                ``.npz`` file. Nothing is modified; rows are copied.
+                ``.npz`` file. Classes are named, never numbered; only floating-point class scores [rows, classes]
+                without names stand in the order of the task's classes. Nothing is modified; rows are copied.
             ids: Names of the rows, where ``predictions`` carry none or others.
-            perturbation: On your own data, the perturbation of each cell, where ``predictions`` do not say it.
+            perturbation: On your own data, the perturbation of each cell, where ``predictions`` do not say it. Like
+                ``ids`` a list in the rows' order, or a Series, which is matched to the rows by its index.
 
         Raises:
             PredictionError: If the predictions cannot be scored, naming the first few rows. Earlier updates stand.
@@ -213,14 +223,24 @@ def _dataset_record(source: Source, solution_digest: str) -> DatasetRecord:
 
 
 def _model_record(model: str | Mapping[str, Any] | None) -> ModelRecord:
-    if model is None or isinstance(model, str):
-        return ModelRecord(name=model)
-    try:
-        return ModelRecord(**model)
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"model={model!r} is no description of a model", hint="Give a name, or name, version and params."
-        ) from error
+    if model is None:
+        return ModelRecord()
+    described = {"name": model} if isinstance(model, str) else model
+    why = f"it is of type {type(model).__name__}"
+    if isinstance(described, Mapping):
+        try:
+            record = ModelRecord.model_validate(dict(described))
+            digest_of(record.model_dump())
+            return record
+        except ValidationError as error:
+            where = error.errors(include_url=False)[0]["loc"][:2]
+            why = f"{'.'.join(map(str, where))!r} is unknown or of the wrong type"
+        except ValueError:  # a lone surrogate, or an integer of thousands of digits
+            why = "it cannot be written to a file"
+    raise UsageError(
+        f"model= is no description of a model: {why}",
+        hint="Give a name, or a dict of name, version and params; params may be strings, finite numbers and booleans.",
+    )
 
 
 def _refuse_infinite(scores: "Mapping[str, Score]") -> None:

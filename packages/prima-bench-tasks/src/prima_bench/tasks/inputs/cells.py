@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
+from prima_bench.tasks.inputs.columns import in_row_order, one_column
 from prima_bench.tasks.inputs.files import Arrays
 from prima_bench.tasks.inputs.ids import Ids, as_ids
 from prima_bench.tasks.inputs.matrix import Matrix, expression_of, open_matrix
@@ -44,8 +45,8 @@ def read_cells(
         x: An AnnData (``X``, ``obs_names``, ``var_names``, ``obs[label_key]``); a DataFrame (index, columns, and the
             label column if it has one); a tensor, array or sparse matrix with ``ids``; or the arrays ``x``, ``ids``,
             ``genes``, ``perturbation`` of an ``.npz`` file.
-        ids: Names of the cells, in place of those that ``x`` carries.
-        labels: Perturbation of each cell, in place of the column.
+        ids: Names of the cells, in place of those that ``x`` carries. A Series is matched by its index.
+        labels: Perturbation of each cell, in place of the column. A Series is matched by its index.
         label_key: Name of the column that holds labels.
         error: What to raise.
 
@@ -56,12 +57,13 @@ def read_cells(
     genes: Any = None
     own_labels: Any = None
     if isinstance(x, anndata.AnnData):
-        names, genes, own_labels = x.obs_names, x.var_names, x.obs.get(label_key)
+        names, genes = x.obs_names, x.var_names
+        own_labels = one_column(x.obs, label_key, error) if label_key in x.obs else None
         x = expression_of(x, error)
         if x is None:
             raise error("the AnnData has no X", hint="Put the expression of the cells into X.")
     elif isinstance(x, pd.DataFrame):
-        own_labels = x.get(label_key)
+        own_labels = one_column(x, label_key, error) if label_key in x else None
         x = x if own_labels is None else x.drop(columns=label_key)
         names, genes = x.index, x.columns
     elif isinstance(x, Arrays):
@@ -74,12 +76,10 @@ def read_cells(
     matrix = open_matrix(x, error=error)
     if ids is None and names is None:
         raise error("rows without names cannot be aligned", hint="Pass ids=, one name for each row.")
-    table = CellTable(
-        as_ids(names if ids is None else ids, error=error), genes, own_labels if labels is None else labels, matrix
-    )
+    given = as_ids(names if ids is None else in_row_order(ids, [names], "ids", error), error=error)
     n = matrix.shape[0]
-    if len(table.ids) != n:
-        raise error(f"{counted(len(table.ids), 'id')} for {counted(n, 'row')}", hint="Give one id for each row.")
+    if len(given) != n:
+        raise error(f"{counted(len(given), 'id')} for {counted(n, 'row')}", hint="Give one id for each row.")
     if genes is not None and np.shape(genes)[:1] != (matrix.shape[1],):
         raise error(
             f"{counted(int(np.size(genes)), 'gene name')} for {counted(matrix.shape[1], 'column')}",
@@ -87,7 +87,8 @@ def read_cells(
         )
     if n == 0:
         raise error("there are no rows", hint="Leave out empty shards.")
-    return table
+    own_labels = own_labels if labels is None else in_row_order(labels, [names, given], "perturbation labels", error)
+    return CellTable(given, genes, own_labels, matrix)
 
 
 def _check_keys(arrays: Arrays, allowed: tuple[str, ...], error: type[PrimaBenchError]) -> None:

@@ -1,4 +1,4 @@
-"""Class codes and class scores: the two forms of a prediction that name classes by position or by column."""
+"""Class scores: predictions that name classes by column, as probabilities or as logits."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,35 +16,6 @@ from prima_bench.tasks.inputs.vocabulary import Codes, normalise
 Block = npt.NDArray[Any]
 
 
-def check_codes(codes: npt.NDArray[Any], ids: Ids, classes: Sequence[str], lowest: int) -> Codes:
-    """Class codes, if each is one.
-
-    Args:
-        codes: Positions in the list of classes, integer [n].
-        ids: The rows' names, [n].
-        classes: All classes in order.
-        lowest: -1 where a task lets a model abstain, else 0.
-
-    Raises:
-        PredictionError: If a code is outside the list, or classes have number names, so that a code could be meant
-            as a name.
-    """
-    if any(name.isdigit() and name != str(code) for code, name in enumerate(classes)):
-        raise PredictionError(
-            "integer predictions are ambiguous: the classes themselves have numbers as names",
-            hint="Give labels as strings.",
-        )
-    outside = (codes < lowest) | (codes >= len(classes))
-    if outside.any():
-        raise PredictionError(
-            f"{counted(int(outside.sum()), 'class code')} outside 0 to {len(classes) - 1}: {first_few(ids[outside])} "
-            f"(first: {codes[outside][0]})",
-            hint=f"A code is a position in the list of classes: 0 is {classes[0]!r}, "
-            f"{len(classes) - 1} is {classes[-1]!r}.",
-        )
-    return codes.astype(np.int64)
-
-
 class ClassScores:
     """Reads and checks class scores.
 
@@ -57,7 +28,7 @@ class ClassScores:
     """
 
     def __init__(self, classes: Sequence[str], kind: str) -> None:
-        if kind not in ("probability", "logit"):
+        if not isinstance(kind, str) or kind not in ("probability", "logit"):
             raise UsageError(f"scores cannot be {kind!r}", hint="Declare scores='probability' or scores='logit'.")
         self._classes = list(classes)
         self._kind = kind
@@ -94,9 +65,12 @@ class ClassScores:
                     hint="Without class names the columns must be exactly the classes, in their order.",
                 )
             return None
-        named = [normalise(str(c)) for c in as_ids(table.columns)]
+        named = [normalise(str(c)) for c in as_ids(table.columns, what="class names")]
         if len(named) != width:
-            raise PredictionError(f"{len(named)} class names for {width} columns of scores")
+            raise PredictionError(
+                f"{counted(len(named), 'class name')} for {counted(width, 'column')} of scores",
+                hint="Give one class name for each column of scores.",
+            )
         parts = []
         for what, names in (
             ("name more than once", sorted({c for c in named if named.count(c) > 1})),

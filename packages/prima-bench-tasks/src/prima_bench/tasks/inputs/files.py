@@ -49,11 +49,18 @@ def opened(x: Any, *, error: type[PrimaBenchError], text: Sequence[str] = ()) ->
     if not isinstance(x, str | PathLike):
         yield x
         return
-    path = Path(x)
+    try:
+        path = Path(x)
+    except TypeError as cause:
+        raise error(f"{x!r} is no path: {cause}", hint="Give the path as a string or a pathlib.Path.") from cause
     if path.suffix not in FORMATS:
-        raise error(f"{path} has none of the suffixes {', '.join(FORMATS)}", hint="Save as one of these.")
-    if not path.is_file():
-        raise error(f"there is no file {path}")
+        raise error(f"{_shown(path)} has none of the suffixes {', '.join(FORMATS)}", hint="Save as one of these.")
+    try:
+        there = path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        there = False
+    if not there:
+        raise error(f"there is no file {_shown(path)}", hint="Check the path; it is relative to the working directory.")
     if path.suffix == ".h5ad":
         with _h5ad(path, error) as cells:
             yield cells
@@ -70,7 +77,12 @@ def opened(x: Any, *, error: type[PrimaBenchError], text: Sequence[str] = ()) ->
 
 def _unreadable(path: Path, cause: Exception, error: type[PrimaBenchError]) -> PrimaBenchError:
     hint = cause.hint if isinstance(cause, RefusedContent) else "It is damaged or of another kind; write it anew."
-    return error(f"{path} cannot be read as {path.suffix[1:]}: {str(cause) or type(cause).__name__}", hint=hint)
+    return error(f"{_shown(path)} cannot be read as {path.suffix[1:]}: {str(cause) or type(cause).__name__}", hint=hint)
+
+
+def _shown(path: Path) -> str:
+    """A path as a terminal can print it, whatever bytes its name is made of."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 @contextmanager

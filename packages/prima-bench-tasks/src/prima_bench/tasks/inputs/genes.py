@@ -23,9 +23,12 @@ class GeneSpace:
     """
 
     def __init__(self, genes: Any) -> None:
-        self.genes: Ids = as_ids(genes, error=DataError)
+        self.genes: Ids = as_ids(genes, what="gene names", error=DataError)
         if twice := repeated(self.genes):
-            raise DataError(f"the solution names {counted(len(twice), 'gene')} more than once: {first_few(twice)}")
+            raise DataError(
+                f"the solution names {counted(len(twice), 'gene')} more than once: {first_few(twice)}",
+                hint="Gene names must be unique; drop or merge the repeated columns (AnnData.var_names_make_unique()).",
+            )
         self._index = pd.Index(self.genes, dtype=object)
 
     def __len__(self) -> int:
@@ -56,7 +59,7 @@ class GeneSpace:
                     hint="Without gene names the columns must be exactly the solution's genes, in their order.",
                 )
             return None
-        names = as_ids(genes)
+        names = as_ids(genes, what="gene names")
         if twice := repeated(names):
             raise PredictionError(
                 f"predictions name {counted(len(twice), 'gene')} more than once: {first_few(twice)}",

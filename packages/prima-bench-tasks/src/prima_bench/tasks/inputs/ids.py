@@ -7,45 +7,44 @@ import numpy.typing as npt
 import pandas as pd
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
-from prima_bench.tasks.inputs.masks import refuse_masked
+from prima_bench.tasks.inputs.columns import as_column
+from prima_bench.tasks.inputs.text import refuse_no_text
 
 Ids = npt.NDArray[np.object_]
 Positions = npt.NDArray[np.int64]
 
 
-def as_ids(values: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ids:
+def as_ids(values: Any, *, what: str = "ids", error: type[PrimaBenchError] = PredictionError) -> Ids:
     """Ids as an array of strings, [n]. Integers are written out; nothing is stripped or folded.
 
     Args:
         values: A pandas index or series, an array, a tensor or a list of strings or integers.
+        what: What they are called in messages, in the plural.
         error: What to raise.
 
     Raises:
-        PrimaBenchError: If an id is missing or is neither a string nor an integer.
+        PrimaBenchError: If an id is missing, is neither a string nor an integer, or is no text.
 
     Example:
         >>> as_ids([7, 8])
         array(['7', '8'], dtype=object)
     """
-    refuse_masked(values, "ids", error)
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    if isinstance(values, str) or np.ndim(values) != 1:
-        raise error("ids must be a one-dimensional list of strings", hint="Give one id for each row.")
-    array = np.asarray(values, dtype=object)
+    array = np.asarray(as_column(values, what, error), dtype=object)
     missing = np.flatnonzero(pd.isna(array))
     if len(missing):
         raise error(
-            f"{counted(len(missing), 'id')} missing, at rows {first_few(missing)}", hint="Every row needs an id."
+            f"{what} are missing at {counted(len(missing), 'position')}: {first_few(missing)}",
+            hint="None and NaN are no names; give every one.",
         )
     kind = pd.api.types.infer_dtype(array, skipna=False)
-    if kind == "string" or not len(array):
-        return array
     if kind == "integer":
         return np.array([str(int(v)) for v in array], dtype=object)
     if kind == "bytes":
-        return np.array([v.decode("utf-8", errors="replace") for v in array], dtype=object)
-    raise error(f"ids must be strings, not {kind}", hint="Use the solution's obs_names as ids.")
+        array = np.array([v.decode("utf-8", errors="replace") for v in array], dtype=object)
+    elif kind != "string" and len(array):
+        raise error(f"{what} must be strings, not {kind}", hint="Spell them as the solution does.")
+    refuse_no_text(array, what, error)
+    return array
 
 
 def repeated(ids: Ids) -> list[str]:

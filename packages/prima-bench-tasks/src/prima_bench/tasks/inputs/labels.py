@@ -1,6 +1,6 @@
 """Predicted or true labels, or class scores, in whatever form they come, as one plain table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,27 +10,29 @@ import pandas as pd
 import torch
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
+from prima_bench.tasks.inputs.columns import as_column, in_row_order, one_column
 from prima_bench.tasks.inputs.files import Arrays
 from prima_bench.tasks.inputs.ids import Ids, as_ids
 from prima_bench.tasks.inputs.masks import refuse_masked
-from prima_bench.tasks.inputs.matrix import Matrix, open_matrix
+from prima_bench.tasks.inputs.matrix import Matrix, expression_of, open_matrix
+
+_LISTS = (list, tuple, pd.Series, pd.Index, pd.api.extensions.ExtensionArray, np.ndarray, torch.Tensor)
+_HINT = "Give an AnnData, a DataFrame, a Series or list of labels, an array or tensor of class scores, or a path."
 
 
 @dataclass(frozen=True, slots=True)
 class LabelTable:
-    """Rows of labels, of class codes, or of class scores.
+    """Rows of labels, or of class scores.
 
     Attributes:
         ids: Names of the rows, [n].
-        labels: Labels as strings; None when there are none. Beside scores they must agree with them.
-        codes: Class codes, integer [n]; None when labels are given. Beside scores they must agree with them.
+        labels: Labels, meant to be strings; None when there are none. Beside scores they must agree with them.
         scores: Class scores, [n, classes], not read yet; None when there are none.
         columns: The classes' names in the order of the scores; None when they have none.
     """
 
     ids: Ids
     labels: Any = None
-    codes: Any = None
     scores: Matrix | None = None
     columns: Any = None
 
@@ -48,10 +50,10 @@ def read_labels(
     Args:
         x: An AnnData with ``obs[column]``, or ``obsm[column + "_scores"]`` (a DataFrame, or an array whose columns
             ``uns["classes"]`` names), or scores as ``X`` with classes as ``var_names``; a DataFrame with such a
-            column, with scores under class names, or with both; a Series or list of labels; strings [n], integer
-            codes [n] or scores [n, classes] with ``ids``; or the arrays ``labels`` or ``scores`` (and ``classes``)
+            column, with scores under class names, or with both; a Series or list of labels; strings [n] or
+            floating-point scores [n, classes] with ``ids``; or the arrays ``labels`` or ``scores`` (and ``classes``)
             with ``ids`` of an ``.npz`` file.
-        ids: Names of the rows, in place of those that ``x`` carries.
+        ids: Names of the rows, in place of those that ``x`` carries. A Series is matched by its index.
         columns: Names under which labels may stand, the first preferred.
         classes: The known classes; tells scores from other numbers.
         error: What to raise.
@@ -70,8 +72,9 @@ def read_labels(
         names, parts = getattr(x, "index", None) if isinstance(x, pd.Series) else None, _from_values(x, error)
     if ids is None and names is None:
         raise error("rows without names cannot be aligned", hint="Pass ids=, one name for each row.")
-    table = LabelTable(as_ids(names if ids is None else ids, error=error), **parts)
-    for part in (table.labels, table.codes, table.scores):
+    given = names if ids is None else in_row_order(ids, [names], "ids", error)
+    table = LabelTable(as_ids(given, error=error), **parts)
+    for part in (table.labels, table.scores):
         n = None if part is None else part.shape[0] if isinstance(part, Matrix) else len(part)
         if n is not None and n != len(table.ids):
             raise error(f"{counted(len(table.ids), 'id')} for {counted(n, 'row')}", hint="Give one id for each row.")
@@ -85,24 +88,26 @@ def _from_anndata(
 ) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     named: Any
-    label = _one_of([c for c in columns if c in x.obs], x.obs, "obs[{!r}]", error)
+    label = _one_of([c for c in columns if c in x.obs], lambda c: one_column(x.obs, c, error), "obs[{!r}]", error)
     if label is not None:
-        parts["labels"] = x.obs[label]
-    score = _one_of([f"{c}_scores" for c in columns if f"{c}_scores" in x.obsm], x.obsm, "obsm[{!r}]", error)
+        parts["labels"] = label[1]
+    tables = [f"{c}_scores" for c in columns if f"{c}_scores" in x.obsm]
+    score = _one_of(tables, lambda c: x.obsm[c], "obsm[{!r}]", error)
     if score is not None:
-        values = x.obsm[score]
+        name, values = score
         if isinstance(values, pd.DataFrame):
             named = values.columns
         elif "classes" in x.uns:
-            named = as_ids(x.uns["classes"], error=error)
+            named = as_ids(x.uns["classes"], what='uns["classes"]', error=error)
         else:
             raise error(
-                f"the columns of obsm[{score!r}] have no names",
+                f"the columns of obsm[{name!r}] have no names",
                 hint='Make it a DataFrame whose columns are the classes, or name them in uns["classes"].',
             )
         parts |= {"scores": open_matrix(values, error=error), "columns": named}
-    if not parts and x.X is not None and set(map(str, x.var_names)) & set(classes):
-        parts = {"scores": open_matrix(x.X, error=error), "columns": x.var_names}
+    if not parts and set(map(str, x.var_names)) & set(classes):
+        values = expression_of(x, error)
+        parts = {} if values is None else {"scores": open_matrix(values, error=error), "columns": x.var_names}
     if not parts:
         wanted = " or ".join([*(f"obs[{c!r}]" for c in columns), *(f"obsm[{c + '_scores'!r}]" for c in columns)])
         raise error("the AnnData has neither labels nor class scores", hint=f"Put them into {wanted}.")
@@ -113,8 +118,8 @@ def _from_frame(
     x: pd.DataFrame, columns: Sequence[str], classes: Sequence[str], error: type[PrimaBenchError]
 ) -> dict[str, Any]:
     given = [c for c in columns if c in x.columns]
-    label = _one_of(given, x, "the column {!r}", error)
-    parts: dict[str, Any] = {} if label is None else _from_values(x[label], error)
+    label = _one_of(given, lambda c: one_column(x, c, error), "the column {!r}", error)
+    parts: dict[str, Any] = {} if label is None else {"labels": label[1]}
     rest = x.drop(columns=given) if given else x
     if set(map(str, rest.columns)) & set(classes):
         parts |= {"scores": open_matrix(rest, error=error), "columns": rest.columns}
@@ -126,18 +131,29 @@ def _from_frame(
     )
 
 
-def _one_of(given: Sequence[str], table: Any, where: str, error: type[PrimaBenchError]) -> str | None:
-    """The one name under which predictions stand; of two that hold the same, the first."""
-    for name in given[1:]:
-        first, other = (np.asarray(table[n], dtype=object) for n in (given[0], name))
-        same = first.shape == other.shape and ((first == other) | (pd.isna(first) & pd.isna(other))).all()
-        if not same:
+def _one_of(
+    given: Sequence[str], column: Callable[[str], Any], where: str, error: type[PrimaBenchError]
+) -> tuple[str, Any] | None:
+    """The one name under which predictions stand, with what stands there; of two that hold the same, the first."""
+    held = [column(name) for name in given]
+    for name, values in zip(given[1:], held[1:], strict=True):
+        if not _same(held[0], values):
             both = " and ".join(where.format(n) for n in (given[0], name))
             raise error(
                 f"the predictions hold {both}, which disagree",
                 hint=f"Drop the one that holds no predictions, or rename it: either {given[0]!r} or {name!r} is read.",
             )
-    return given[0] if given else None
+    return (given[0], held[0]) if given else None
+
+
+def _same(a: Any, b: Any) -> bool:
+    first, other = np.asarray(a, dtype=object), np.asarray(b, dtype=object)
+    if first.shape != other.shape:
+        return False
+    try:
+        return bool(((first == other) | (pd.isna(first) & pd.isna(other))).all())
+    except ValueError:  # values that are themselves arrays, and so no labels
+        return False
 
 
 def _from_arrays(x: Arrays, error: type[PrimaBenchError]) -> dict[str, Any]:
@@ -148,40 +164,29 @@ def _from_arrays(x: Arrays, error: type[PrimaBenchError]) -> dict[str, Any]:
         )
     parts = _from_values(x["labels"] if "labels" in x else x["scores"], error)
     if ("scores" in x) != ("scores" in parts):
-        raise error("the npz file's scores must be [n, classes], its labels [n]")
-    return parts | ({"columns": as_ids(x["classes"], error=error)} if "classes" in x and "scores" in parts else {})
+        raise error(
+            "the npz file's scores must be numbers of shape [n, classes], its labels strings of shape [n]",
+            hint="Save them with numpy.savez(path, ids=..., labels=...) or (path, ids=..., scores=..., classes=...).",
+        )
+    named = as_ids(x["classes"], what="classes", error=error) if "classes" in x and "scores" in parts else None
+    return parts if named is None else parts | {"columns": named}
 
 
 def _from_values(x: Any, error: type[PrimaBenchError]) -> dict[str, Any]:
-    """Strings are labels, integers are class codes, a floating-point matrix is scores; nothing else is anything."""
+    """A floating-point matrix is scores, a list is labels, which must turn out to be strings; the rest is nothing."""
     refuse_masked(x, "predictions", error)
-    if isinstance(x, torch.Tensor):
-        if x.is_floating_point() and x.ndim == 2:
-            return {"scores": open_matrix(x, error=error)}
-        x = x.detach().cpu().numpy() if x.dtype != torch.bfloat16 else x.detach().float().cpu().numpy()
-    arrays = pd.Series | pd.Index | pd.api.extensions.ExtensionArray | np.ndarray
-    values: Any = x if isinstance(x, arrays) else _as_array(x, error)
-    dtype = values.dtype
-    if isinstance(dtype, pd.CategoricalDtype) or pd.api.types.is_string_dtype(dtype) or dtype.kind in "OUT":
-        if np.ndim(values) == 1:
-            return {"labels": values if isinstance(values, pd.Series) else pd.Series(values)}
-    elif pd.api.types.is_integer_dtype(dtype) and np.ndim(values) == 1:
-        if pd.isna(values).any():
-            raise error(f"class codes are missing at rows {first_few(np.flatnonzero(pd.isna(values)))}")
-        codes = np.array(values, dtype=np.uint64 if np.dtype(dtype.name.lower()).kind == "u" else np.int64)
-        return {"codes": codes}
-    elif pd.api.types.is_float_dtype(dtype) and np.ndim(values) == 2:
-        return {"scores": open_matrix(np.asarray(values), error=error)}
+    if isinstance(x, list | tuple) and any(isinstance(row, list | tuple | np.ndarray | torch.Tensor) for row in x):
+        try:
+            x = np.asarray(x)
+        except (ValueError, TypeError, RuntimeError) as cause:
+            raise error(f"the rows of predictions make no matrix: {cause}", hint=_HINT) from cause
+    if not isinstance(x, _LISTS):
+        raise error(f"predictions of type {type(x).__module__}.{type(x).__name__} cannot be read", hint=_HINT)
+    if not isinstance(x, torch.Tensor | np.ndarray) or x.ndim == 1:
+        return {"labels": as_column(x, "predictions", error)}
+    if x.ndim == 2 and (x.is_floating_point() if isinstance(x, torch.Tensor) else x.dtype.kind == "f"):
+        return {"scores": open_matrix(x, error=error)}
     raise error(
-        f"values of dtype {dtype} and shape {np.shape(values)} are neither labels nor class scores",
-        hint="Give strings [n], integer class codes [n], or floating-point class scores [n, classes].",
-    )
-
-
-def _as_array(x: Any, error: type[PrimaBenchError]) -> Any:
-    if isinstance(x, list | tuple):
-        return np.asarray(x, dtype=object) if any(isinstance(v, str) or v is None for v in x) else np.asarray(x)
-    raise error(
-        f"labels of type {type(x).__module__}.{type(x).__name__} cannot be read",
-        hint="Give an AnnData, DataFrame, Series, tensor, array, list or path.",
+        f"predictions of dtype {x.dtype} and shape {tuple(x.shape)} are neither labels nor class scores",
+        hint="Give labels as strings [n], or floating-point class scores [n, classes].",
     )

@@ -80,7 +80,10 @@ class Matrix:
                 try:
                     block = self.read(start, stop)
                 except _UNREADABLE as cause:
-                    raise self.error(f"rows {start} to {stop - 1} of the matrix cannot be read: {cause}") from cause
+                    raise self.error(
+                        f"rows {start} to {stop - 1} of the matrix cannot be read: {cause}",
+                        hint="Give a plain matrix of float or integer values that lies in memory or in a sound file.",
+                    ) from cause
                 yield rows, self._csr(block, columns, inside) if self.sparse else self._dense(block, columns, inside)
 
     def _dense(self, source: Any, columns: Any, inside: Any) -> npt.NDArray[Any]:
@@ -170,7 +173,7 @@ def expression_of(cells: AnnData, error: type[PrimaBenchError]) -> Any:
                 check_scipy(whole, error)
         return cells.X
     except _UNREADABLE as cause:
-        raise error(f"X of the AnnData cannot be read: {cause}") from cause
+        raise error(f"X of the AnnData cannot be read: {cause}", hint="Is the file still there and whole?") from cause
 
 
 def as_real(values: npt.NDArray[Any], error: type[PrimaBenchError]) -> npt.NDArray[Any]:
@@ -183,7 +186,8 @@ def as_real(values: npt.NDArray[Any], error: type[PrimaBenchError]) -> npt.NDArr
     """
     kind, size = values.dtype.kind, values.dtype.itemsize
     if kind == "f":
-        return values.astype(np.float32 if size <= 4 else np.float64, copy=False)
+        with np.errstate(over="ignore"):  # what float64 cannot hold becomes infinite, and is refused as that
+            return values.astype(np.float32 if size <= 4 else np.float64, copy=False)
     if kind == "b":
         return values.astype(np.float32)
     if kind in "iu":

@@ -1,7 +1,8 @@
 """The declared scale of expression values, checked and never guessed.
 
 ``counts``: non-negative integers. ``log1p_cp10k``: log1p of counts per 10,000, or means of such cells: non-negative,
-and undoing the logarithm gives a row total of at most 10,000 (less when genes were left out).
+and undoing the logarithm gives a row total of at most 10,000 (less when genes were left out). Each row is judged by
+itself, so that what is refused does not depend on which rows come together.
 """
 
 from typing import Any, Literal, get_args
@@ -18,7 +19,14 @@ SCALES: tuple[str, ...] = get_args(Scale)
 TOTAL = 1e4
 EXACT = 2.0**53
 """From here on float64 no longer holds every whole number."""
+_DRAW = (
+    "A model that predicts means draws counts around them, numpy.random.RandomState(0).poisson(mean); do not round, "
+    "which turns small means into 0. A model on log1p takes expm1 and scales each row to the depth of its cell first."
+)
 _PIECE = 1 << 17
+_TELLING = 5
+"""A row with so many values other than 0, all whole, holds counts. Logarithms are whole by chance alone: of those that
+were rounded to bfloat16 one in 64, of those rounded to two decimals one in 100, so that a row of few may be."""
 SOLUTION_EXCESS = 1e-3
 """How far a solution's row total may lie above 10,000: rounding of float32."""
 PREDICTION_EXCESS = 0.1
@@ -32,9 +40,9 @@ def as_scale(scale: object) -> Scale:
     Raises:
         UsageError: If it is not.
     """
-    if scale == "counts":
+    if isinstance(scale, str) and scale == "counts":
         return "counts"
-    if scale == "log1p_cp10k":
+    if isinstance(scale, str) and scale == "log1p_cp10k":
         return "log1p_cp10k"
     raise UsageError(f"scale cannot be {scale!r}", hint=f"Declare scale= as one of {', '.join(SCALES)}.")
 
@@ -47,13 +55,18 @@ class ScaleCheck:
         what: ``"predictions"`` or ``"the solution"``.
         error: What to raise.
         excess: Tolerance of a row's total on log scale, relative.
+        dataset: The registered dataset that declares the scale; None where the user does.
     """
 
-    def __init__(self, scale: Scale, what: str, error: type[PrimaBenchError], excess: float) -> None:
+    def __init__(
+        self, scale: Scale, what: str, error: type[PrimaBenchError], excess: float, dataset: str | None = None
+    ) -> None:
         self._scale = scale
         self._what = what
         self._error = error
         self._limit = TOTAL * (1 + excess)
+        self._declared = f"scale={scale!r} was declared" if dataset is None else f"{dataset} is on {scale}"
+        self._free = dataset is None
 
     def check(self, block: Any, ids: Ids, genes: Ids) -> None:
         """Check a block of rows.
@@ -77,7 +90,7 @@ class ScaleCheck:
         if low < 0:
             self._refuse_cells(
                 block, ids, genes, values < 0, "negative values",
-                f"scale={self._scale!r} has none; clip or transform the values if they are differences or residuals.",
+                f"{self._declared}, which has none; clip or transform the values if they are differences or residuals.",
             )  # fmt: skip
         if self._scale == "counts":
             if high >= EXACT:
@@ -88,8 +101,8 @@ class ScaleCheck:
             if not _all_whole(values):
                 self._refuse_cells(
                     block, ids, genes, values != np.rint(values), f"fractions (values up to {high:.4g})",
-                    "scale='counts' was declared and means non-negative whole numbers; these look log-normalised or "
-                    "averaged. Predict counts, or declare the scale that solution and predictions are on.",
+                    f"{self._declared}: non-negative whole numbers. These look log-normalised or averaged. {_DRAW}"
+                    + (" Or declare the scale that solution and predictions are on." if self._free else ""),
                 )  # fmt: skip
         else:
             self._check_log(block, ids)
@@ -101,8 +114,8 @@ class ScaleCheck:
             raise self._error(
                 f"{self._what}: only whole numbers (up to {seen:.4g}) in {counted(len(whole), 'row')}: "
                 f"{first_few(ids[whole])}",
-                hint="scale='log1p_cp10k' was declared; these look like counts. Apply log1p(1e4 * x / row total), or "
-                "declare scale='counts'.",
+                hint=f"{self._declared}; these look like counts, or like rounded logarithms. Do not round; to counts "
+                f"apply log1p(1e4 * x / row total){', or declare scale=counts' if self._free else ''}.",
             )
         totals = _undone_totals(block)
         above = np.flatnonzero(~(totals <= self._limit))
@@ -110,8 +123,8 @@ class ScaleCheck:
             raise self._error(
                 f"{self._what}: more than 10,000 counts, up to {totals.max():.4g}, once the logarithm is undone, in "
                 f"{counted(len(above), 'row')}: {first_few(ids[above])}",
-                hint="scale='log1p_cp10k' was declared: sum(expm1(row)) is at most 1e4. These look normalised to "
-                "another total, or not logarithmic.",
+                hint=f"{self._declared}: sum(expm1(row)) is at most 1e4. These look normalised to another total, or "
+                "not logarithmic.",
             )
 
     def _refuse_cells(self, block: Any, ids: Ids, genes: Ids, bad: npt.NDArray[np.bool_], seen: str, hint: str) -> None:
@@ -131,11 +144,20 @@ class ScaleCheck:
 
 
 def _whole_rows(block: Any) -> npt.NDArray[np.int64]:
-    """Rows whose every value is whole and that reach 2: on log scale no real cell, and no mean of cells, is such."""
+    """Rows that hold counts: many values other than 0, all of them whole."""
     dense = isinstance(block, np.ndarray)
     top = block.max(axis=1) if dense else _reduce_rows(np.maximum, block.indptr, block.data)
-    candidates = np.flatnonzero((top >= 2) & (top == np.rint(top)))
-    return np.array([r for r in candidates if _all_whole(_rows(block, r))], dtype=np.int64)
+    rows: npt.NDArray[np.int64] = np.flatnonzero((top > 0) & (top == np.rint(top)))
+    if not len(rows):
+        return rows
+    part = block[rows]
+    if dense:
+        whole, stored = (part == np.rint(part)).all(axis=1), np.count_nonzero(part, axis=1)
+    else:
+        whole = _reduce_rows(np.minimum, part.indptr, (part.data == np.rint(part.data)).astype(np.float64)) > 0
+        stored = np.diff(part.indptr)
+    counts: npt.NDArray[np.int64] = rows[whole & (stored >= _TELLING)]
+    return counts
 
 
 def _all_whole(values: npt.NDArray[Any]) -> bool:

@@ -41,7 +41,7 @@ def resolve_targets(target_map: Any, perturbations: Sequence[str], genes: GeneSp
     """
     if target_map is None:
         return None
-    if target_map == FROM_LABELS:
+    if isinstance(target_map, str) and target_map == FROM_LABELS:
         named = {label: label.split(_COMBINED) for label in perturbations}
         _refuse_unresolved(named, genes)
     elif isinstance(target_map, Mapping):
@@ -50,7 +50,8 @@ def resolve_targets(target_map: Any, perturbations: Sequence[str], genes: GeneSp
         named = _table(Path(target_map))
     else:
         raise UsageError(
-            f"target_map cannot be a {type(target_map).__name__}", hint="Give a mapping, a path or 'labels'."
+            f"target_map cannot be a {type(target_map).__name__}",
+            hint="Give a dict of labels to target genes (series.to_dict()), the path of a table, or 'labels'.",
         )
     missing = [label for label in perturbations if label not in named]
     if missing:
@@ -68,17 +69,26 @@ def _entries(target_map: Mapping[Any, Any], error: type[PrimaBenchError]) -> dic
     for label, entry in target_map.items():
         listed = entry.split(_COMBINED) if isinstance(entry, str) else entry
         if not isinstance(listed, list | tuple | set | frozenset) or not all(isinstance(g, str) for g in listed):
-            raise error(f"the targets of {label!r} must be gene names, not {entry!r}")
+            raise error(
+                f"the targets of {label!r} must be gene names, not {entry!r}",
+                hint="Give a gene, several in a list or joined by +, or an empty list.",
+            )
         named[normalise(str(label))] = [g for g in listed if g.strip()]
     return named
 
 
 def _table(path: Path) -> dict[str, list[str]]:
     if path.suffix not in (".csv", ".tsv"):
-        raise UsageError(f"target_map {str(path)!r} is neither 'labels' nor a .csv or .tsv file")
+        raise UsageError(
+            f"target_map {str(path)!r} is neither 'labels' nor a .csv or .tsv file",
+            hint="'labels' reads every label as its target gene; else give a dict, or a table of label and genes.",
+        )
     with opened(path, error=DataError) as frame:
         if frame.shape[1] != 1:
-            raise DataError(f"{path} needs two columns, label and genes (joined by +); it has {1 + frame.shape[1]}")
+            raise DataError(
+                f"{path} needs two columns, label and genes; it has {1 + frame.shape[1]}",
+                hint="Write one perturbation in a row; join several genes by +, or give each its own row.",
+            )
         named: dict[str, list[str]] = {}
         for label, entry in _entries_of(frame):
             named.setdefault(label, []).extend(entry)

@@ -4,6 +4,7 @@ Labels that differ only in case, spaces or punctuation are different labels; the
 merges it.
 """
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +14,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few, nearest_names
+from prima_bench.tasks.inputs.columns import as_column
 from prima_bench.tasks.inputs.ids import Ids
-from prima_bench.tasks.inputs.masks import refuse_masked
+from prima_bench.tasks.inputs.text import refuse_no_text
 
 Codes = npt.NDArray[np.int64]
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_AS_STRINGS = "Labels are names: write them as strings, alike in solution and predictions, as with column.astype(str)."
 
 
 def normalise(label: str) -> str:
@@ -28,7 +33,9 @@ def normalise(label: str) -> str:
     return unicodedata.normalize("NFC", label).strip()
 
 
-def distinct(values: Any, ids: Ids, what: str, *, error: type[PrimaBenchError]) -> tuple[Codes, list[str]]:
+def distinct(
+    values: Any, ids: Ids, what: str, *, error: type[PrimaBenchError], numbers: str = _AS_STRINGS
+) -> tuple[Codes, list[str]]:
     """Factorise a column of labels by its normalised strings.
 
     Args:
@@ -36,32 +43,47 @@ def distinct(values: Any, ids: Ids, what: str, *, error: type[PrimaBenchError]) 
         ids: The rows' ids, for messages, [n].
         what: What a label is called in messages (``"cell type"``).
         error: What to raise.
+        numbers: How to mend labels that are all numbers.
 
     Returns:
         For each row the position in the list of distinct labels, and that list in order of appearance.
 
     Raises:
-        PrimaBenchError: If a label is missing or no string.
+        PrimaBenchError: If a label is missing, no string, or no text.
     """
-    refuse_masked(values, f"{what} labels", error)
-    raw, uniques = pd.factorize(values if isinstance(values, pd.Series | pd.Index) else pd.Series(values, dtype=object))
-    if len(raw) != len(ids):
+    column = as_column(values, f"{what} labels", error)
+    if len(column) != len(ids):
         raise error(
-            f"{counted(len(raw), f'{what} label')} for {counted(len(ids), 'row')}", hint="Give one label for each row."
+            f"{counted(len(column), f'{what} label')} for {counted(len(ids), 'row')}",
+            hint="Give one label for each row.",
         )
-    names = [u if isinstance(u, str) else None for u in uniques.tolist()]
+    raw, uniques = _factorised(column)
+    names = [u if isinstance(u, str) else None for u in uniques]
     usable = np.array([n is not None and bool(normalise(n)) for n in names] + [False])
     if not usable[raw].all():
+        seen = ", ".join(sorted({(u if isinstance(u, type) else type(u)).__name__ for u in uniques} - {"str"}))
+        if uniques and all(isinstance(u, int | float | complex | np.generic) for u in uniques):
+            raise error(f"{what} labels are of type {seen}, not names", hint=numbers)
         rows = np.flatnonzero(~usable[raw])
-        strange = {type(u).__name__ for u, n in zip(uniques.tolist(), names, strict=True) if n is None}
-        seen = f" (seen: {', '.join(sorted(strange))})" if strange else ""
         raise error(
-            f"{counted(len(rows), 'row')} without a {what} label{seen}: {first_few(ids[rows])}",
+            f"{counted(len(rows), 'row')} without a {what} label{f' (seen: {seen})' if seen else ''}: "
+            f"{first_few(ids[rows])}",
             hint=f"Every row needs a {what} as a string; NaN, None and empty strings are no labels.",
         )
     merged: dict[str, int] = {}
     lookup = np.array([merged.setdefault(normalise(str(n)), len(merged)) for n in names], dtype=np.int64)
+    refuse_no_text(merged, f"{what} labels", error)
     return (lookup[raw] if len(lookup) else raw.astype(np.int64)), list(merged)
+
+
+def _factorised(column: Any) -> tuple[npt.NDArray[np.intp], list[Any]]:
+    """For each row the position of its value, -1 where there is none; and the distinct values."""
+    values = column if isinstance(column, pd.Series | pd.Index) else pd.Series(column, dtype=object)
+    try:
+        raw, uniques = pd.factorize(values)
+    except TypeError:  # some values, such as lists, cannot be hashed: their types stand for those that are no strings
+        raw, uniques = pd.factorize(pd.Series([v if isinstance(v, str) else type(v) for v in values], dtype=object))
+    return raw, uniques.tolist()
 
 
 class Vocabulary:
@@ -71,6 +93,7 @@ class Vocabulary:
         labels: Normalised, distinct labels; the code of each is its position.
         what: What a label is called in messages (``"cell type"``, ``"perturbation"``).
         special: Codes of further labels, such as one that abstains.
+        numbers: How to mend predictions that are numbers.
 
     Example:
         >>> import numpy as np
@@ -79,9 +102,12 @@ class Vocabulary:
         array([ 1, -1])
     """
 
-    def __init__(self, labels: Sequence[str], what: str, special: dict[str, int] | None = None) -> None:
+    def __init__(
+        self, labels: Sequence[str], what: str, special: dict[str, int] | None = None, *, numbers: str = _AS_STRINGS
+    ) -> None:
         self.labels = list(labels)
         self._what = what
+        self._numbers = numbers
         self._codes = {**(special or {}), **{label: code for code, label in enumerate(labels)}}
 
     def encode(self, values: Any, ids: Ids) -> Codes:
@@ -90,7 +116,7 @@ class Vocabulary:
         Raises:
             PredictionError: If a label is missing, or unknown: naming the nearest labels and the first few rows.
         """
-        raw, names = distinct(values, ids, self._what, error=PredictionError)
+        raw, names = distinct(values, ids, self._what, error=PredictionError, numbers=self._numbers)
         unknown = [position for position, name in enumerate(names) if name not in self._codes]
         if unknown:
             raise self._unknown(raw, names, unknown, ids)
@@ -113,10 +139,11 @@ class Vocabulary:
             else:
                 nearest = ", ".join(map(repr, nearest_names(names[position], self._codes)))
                 close.append(f"nearest to {names[position]!r}: {nearest}")
+        numbers = f" {self._numbers}" if all(_NUMBER.fullmatch(names[p]) for p in unknown) else ""
         more = f" and {counted(len(unknown) - 3, 'more label')}" if len(unknown) > 3 else ""
         return PredictionError(
             f"unknown {self._what} {', '.join(lines)}{more}",
-            hint=f"Labels must be spelled as in the solution; {'; '.join(close)}.",
+            hint=f"Labels must be spelled as in the solution; {'; '.join(close)}.{numbers}",
         )
 
 

@@ -20,6 +20,7 @@ from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.errors import UsageError, nearest_names, raised_as
 from prima_bench.tasks.inputs.ledger import Rows
+from prima_bench.tasks.inputs.text import is_text
 from prima_bench.tasks.specs import DatasetSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ class Source:
     data: Any
     options: Mapping[str, Any]
     dataset: DatasetSpec | None
+
+    @property
+    def key(self) -> str | None:
+        """``name@version`` of the registered dataset."""
+        return None if self.dataset is None else self.dataset.key
 
 
 class Problem(Protocol):
@@ -161,6 +167,17 @@ def take_options(options: Mapping[str, Any], required: Iterable[str], optional: 
             hint="Nothing about a solution is guessed; say which column, label or scale it is.",
         )
     return {name: options.get(name) for name in known}
+
+
+def as_text(name: str, value: object) -> str:
+    """An option that names a column or a label.
+
+    Raises:
+        UsageError: If it is no string, or no text.
+    """
+    if not isinstance(value, str) or not is_text(value):
+        raise UsageError(f"{name}={value!r} is no name", hint="Give a string, as it stands in the solution.")
+    return value
 
 
 def fingerprint_of(batch: Batch, fields: Sequence[str], read_as: str = "") -> str:

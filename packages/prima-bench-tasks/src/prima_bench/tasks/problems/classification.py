@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import anndata
 import numpy as np
 import pandas as pd
 import torch
@@ -13,17 +14,20 @@ from prima_bench.metrics.base import Batch, SparseRows
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, counted, first_few, nearest_names
-from prima_bench.tasks.inputs.classes import ClassScores, check_codes
+from prima_bench.tasks.inputs.classes import ClassScores
+from prima_bench.tasks.inputs.columns import as_column, one_column
 from prima_bench.tasks.inputs.files import opened
 from prima_bench.tasks.inputs.ids import RowIndex, repeated
 from prima_bench.tasks.inputs.labels import LabelTable, read_labels
 from prima_bench.tasks.inputs.ledger import Rows
+from prima_bench.tasks.inputs.text import refuse_no_text
 from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary, distinct, normalise
 from prima_bench.tasks.problems.base import (
     Chunk,
     Coverage,
     Encoded,
     Source,
+    as_text,
     build_metrics,
     fingerprint_of,
     take_options,
@@ -32,7 +36,10 @@ from prima_bench.tasks.specs import TaskSpec, digest_of
 
 DEFAULT_COLUMN = "cell_type"
 ABSTAINED = -1
-_ORDERED = (list, tuple, np.ndarray, pd.Index, pd.Series, pd.api.extensions.ExtensionArray)
+_CODES = (
+    "Numbers are not read as class codes: the order that they count in would be a guess. Give the names, "
+    "numpy.asarray(classes)[codes], with classes in the order that the model was trained with."
+)
 
 
 class ClassificationProblem:
@@ -54,18 +61,21 @@ class ClassificationProblem:
 
     def __init__(self, task: TaskSpec, source: Source, device: torch.device) -> None:
         options = take_options(source.options, ("label_key",), ("classes", "scores"))
-        self._label_key = str(options["label_key"])
-        self._scores = options["scores"] or "probability"
+        self._label_key = as_text("label_key", options["label_key"])
+        self._scores = "probability" if options["scores"] is None else options["scores"]
         self._device = device
         table, declared = _read_solution(source, self._label_key)
         raw, names = distinct(table.labels, table.ids, "class", error=DataError)
         self.classes = _classes(options["classes"] if declared is None else declared, names)
         if twice := repeated(table.ids):
-            raise DataError(f"the solution names {counted(len(twice), 'row')} more than once: {first_few(twice)}")
+            raise DataError(
+                f"the solution names {counted(len(twice), 'row')} more than once: {first_few(twice)}",
+                hint="Predictions are matched to the solution's rows by name, so that every row needs its own.",
+            )
         order = np.argsort(table.ids.astype(str), kind="stable")  # so that the order of a file decides nothing
         self._rows = RowIndex(table.ids[order])
-        self._vocabulary = Vocabulary(self.classes, "class", special=dict.fromkeys(task.abstain, ABSTAINED))
-        self._may_abstain = bool(task.abstain)
+        special = dict.fromkeys(task.abstain, ABSTAINED)
+        self._vocabulary = Vocabulary(self.classes, "class", special=special, numbers=_CODES)
         self._target: Codes = np.array([self.classes.index(name) for name in names], dtype=np.int64)[raw[order]]
         self._class_scores = ClassScores(self.classes, self._scores)
 
@@ -85,7 +95,7 @@ class ClassificationProblem:
         """Parse, check and align predictions.
 
         Args:
-            predictions: Labels, codes or scores in any form that ``inputs.labels`` reads, or a path.
+            predictions: Labels or scores in any form that ``inputs.labels`` reads, or a path.
             ids: Names of the rows, where the predictions carry none.
             labels: Must be None.
 
@@ -130,20 +140,15 @@ class ClassificationProblem:
         return [str(self._rows.ids[i]) for i in index]
 
     def _encode_labels(self, table: LabelTable, index: Codes) -> Encoded:
-        code = self._codes(table)
+        code = self._vocabulary.encode(table.labels, table.ids)
         fields: dict[str, Tensor | SparseRows] = {
             "target": self._tensor(self._target[index]),
             "label": self._tensor(code),
         }
         return Encoded(Rows(table.ids, index, code, "labels"), [(self._tensor(index), fields)])
 
-    def _codes(self, table: LabelTable) -> Codes:
-        if table.labels is not None:
-            return self._vocabulary.encode(table.labels, table.ids)
-        return check_codes(table.codes, table.ids, self.classes, ABSTAINED if self._may_abstain else 0)
-
     def _encode_scores(self, table: LabelTable, index: Codes) -> Encoded:
-        label = None if table.labels is None and table.codes is None else self._codes(table)
+        label = None if table.labels is None else self._vocabulary.encode(table.labels, table.ids)
         chunks: list[Chunk] = []
         digests = np.empty(len(index), dtype=np.int64)
         for rows, block in self._class_scores.blocks(table, label):
@@ -170,17 +175,17 @@ class ClassificationProblem:
 def _read_solution(source: Source, label_key: str) -> tuple[LabelTable, Any]:
     """The solution's labels, and the classes that a registered dataset declares."""
     with opened(source.data, error=DataError, text=(label_key,)) as x:
-        columns = x.obs.columns if hasattr(x, "obs") else x.columns if isinstance(x, pd.DataFrame) else None
-        if columns is None:
-            raise UsageError("solution= must be an AnnData, a DataFrame or the path of one")
-        if label_key not in columns:
-            near = ", ".join(nearest_names(label_key, map(str, columns)))
+        if not isinstance(x, anndata.AnnData | pd.DataFrame):
+            raise UsageError(
+                f"solution= must be an AnnData, a DataFrame or the path of one, not a {type(x).__name__}",
+                hint="The column that label_key= names holds the labels, the index the names of the rows.",
+            )
+        table: Any = x.obs if isinstance(x, anndata.AnnData) else x
+        if label_key not in table:
+            near = ", ".join(nearest_names(label_key, map(str, table.columns)))
             raise UsageError(f"the solution has no column {label_key!r}", hint=f"Nearest: {near or 'it has none'}.")
-        labels = x.obs[label_key] if hasattr(x, "obs") else x[label_key]
-        table = read_labels(labels, ids=x.obs_names if hasattr(x, "obs") else x.index, columns=(), error=DataError)
-        if table.labels is None:
-            raise DataError(f"column {label_key!r} holds numbers, not labels", hint="Labels must be strings.")
-        return table, x.uns.get("classes") if source.dataset is not None and hasattr(x, "uns") else None
+        labels = read_labels(one_column(table, label_key, DataError), ids=table.index, columns=(), error=DataError)
+        return labels, x.uns.get("classes") if source.dataset is not None and isinstance(x, anndata.AnnData) else None
 
 
 def _classes(declared: Any, present: Sequence[str]) -> list[str]:
@@ -188,19 +193,18 @@ def _classes(declared: Any, present: Sequence[str]) -> list[str]:
         return sorted(present)
     if isinstance(declared, str):
         raise UsageError(f"classes={declared!r} is one string", hint="Give the classes as a list.")
-    if not isinstance(declared, _ORDERED):
-        raise UsageError(
-            f"classes= cannot be a {type(declared).__name__}",
-            hint="Give the classes as a list: their order is the order of codes and of unnamed columns of scores.",
-        )
-    listed: list[Any] = list(declared)
+    listed = as_column(declared, "classes", UsageError).tolist()
     if strange := [c for c in listed if not isinstance(c, str)]:
         raise UsageError(f"classes= holds {first_few(strange)}, not only strings", hint="Name every class.")
+    refuse_no_text(listed, "classes", UsageError)
     classes = [normalise(c) for c in listed]
     if not all(classes):
         raise UsageError("classes= holds an empty name", hint="Name every class.")
-    if len(set(classes)) < len(classes):
-        raise UsageError("classes= names a class more than once")
+    if twice := sorted({c for c in classes if classes.count(c) > 1}):
+        raise UsageError(f"classes= names a class more than once: {first_few(twice)}", hint="Name every class once.")
     if absent := [name for name in present if name not in classes]:
-        raise UsageError(f"the solution has labels that classes= lacks: {first_few(absent)}")
+        raise UsageError(
+            f"the solution has labels that classes= lacks: {first_few(absent)}",
+            hint="Name every class of the solution; their order is that of unnamed columns of scores.",
+        )
     return classes

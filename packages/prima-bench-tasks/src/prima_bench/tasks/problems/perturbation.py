@@ -55,7 +55,7 @@ class PerturbationProblem:
         self._solution = read_solution(source, device)
         solution = self._solution
         self._vocabulary = Vocabulary([solution.control, *solution.perturbations], "perturbation")
-        self._check = ScaleCheck(solution.scale, "predictions", PredictionError, PREDICTION_EXCESS)
+        self._check = ScaleCheck(solution.scale, "predictions", PredictionError, PREDICTION_EXCESS, source.key)
         self._digest = RowDigest(len(solution.genes))
         self._needs_control: list[str] = []
         self.unit_ids = solution.perturbations

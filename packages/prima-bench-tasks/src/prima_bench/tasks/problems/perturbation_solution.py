@@ -21,11 +21,12 @@ from prima_bench.tasks.inputs.ids import RowIndex, repeated
 from prima_bench.tasks.inputs.scale import SOLUTION_EXCESS, Scale, ScaleCheck, as_scale
 from prima_bench.tasks.inputs.targets import resolve_targets
 from prima_bench.tasks.inputs.vocabulary import Codes, distinct, normalise
-from prima_bench.tasks.problems.base import Source, take_options
+from prima_bench.tasks.problems.base import Source, as_text, take_options
 from prima_bench.tasks.specs import digest_of
 
 TARGETS_KEY = "perturbation_targets"
 TO_PREDICT = "to_predict"
+_REBUILD = "The dataset's recipe must mend it; scoring against your own file, with solution=, asks for none of this."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +71,22 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
     """
     options = take_options(source.options, ("perturbation_key", "control", "scale"), ("target_map",))
     scale = as_scale(options["scale"])
-    label_key = str(options["perturbation_key"])
+    label_key = as_text("perturbation_key", options["perturbation_key"])
     with opened(source.data, error=DataError) as cells:
         if not isinstance(cells, anndata.AnnData):
-            raise UsageError("solution= must be an AnnData or the path of an .h5ad file")
+            raise UsageError(
+                f"solution= must be an AnnData or the path of an .h5ad file, not a {type(cells).__name__}",
+                hint="X holds the expression of the real cells, var_names the genes, obs the perturbation of each.",
+            )
         if label_key not in cells.obs:
             near = ", ".join(nearest_names(label_key, map(str, cells.obs.columns)))
             raise UsageError(f"the solution has no column obs[{label_key!r}]", hint=f"Nearest: {near or 'none'}.")
         table = read_cells(cells, label_key=label_key, error=DataError)
-        group, control, perturbations = _groups(table, str(options["control"]))
+        group, control, perturbations = _groups(table, as_text("control", options["control"]))
         genes = GeneSpace(cells.var_names)
         targets = _targets(source, options["target_map"], cells, perturbations, genes)
         labels = np.array([control, *perturbations], dtype=object)[group] if source.dataset is None else None
-        check = ScaleCheck(scale, "the solution", DataError, SOLUTION_EXCESS)
+        check = ScaleCheck(scale, "the solution", DataError, SOLUTION_EXCESS, source.key)
         x, hashes = _read_cells(table, genes, check, labels, device)
         registered = None if source.dataset is None else _registered_rows(cells, table, group)
     with raised_as(DataError, MetricError):
@@ -144,7 +148,7 @@ def _targets(
         try:
             target_map = json.loads(str(cells.uns[TARGETS_KEY]))
         except ValueError as error:
-            raise DataError(f"uns[{TARGETS_KEY!r}] of the solution is no JSON: {error}") from error
+            raise DataError(f"uns[{TARGETS_KEY!r}] of the solution is no JSON: {error}", hint=_REBUILD) from error
     return resolve_targets(target_map, perturbations, genes)
 
 
@@ -161,8 +165,10 @@ def _read_cells(
 
 def _registered_rows(cells: anndata.AnnData, table: CellTable, group: Codes) -> RowIndex:
     if twice := repeated(table.ids):
-        raise DataError(f"the solution names {counted(len(twice), 'cell')} more than once: {first_few(twice)}")
+        raise DataError(
+            f"the solution names {counted(len(twice), 'cell')} more than once: {first_few(twice)}", hint=_REBUILD
+        )
     marked = cells.obs[TO_PREDICT].to_numpy(dtype=bool) if TO_PREDICT in cells.obs else None
     if marked is None or not np.array_equal(marked, group > 0):
-        raise DataError(f"obs[{TO_PREDICT!r}] of the solution must mark exactly its perturbed cells")
+        raise DataError(f"obs[{TO_PREDICT!r}] of the solution must mark exactly its perturbed cells", hint=_REBUILD)
     return RowIndex(table.ids)

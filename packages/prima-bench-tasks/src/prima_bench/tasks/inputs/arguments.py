@@ -1,0 +1,32 @@
+"""The kinds of what ``Evaluation`` is called with, before any name is looked up or any file opened."""
+
+from collections.abc import Sequence
+
+import torch
+
+from prima_bench.metrics.spec import MetricRef
+from prima_bench.tasks.errors import UsageError
+
+
+def check_arguments(task: object, dataset: object, metrics: object, device: object) -> None:
+    """Refuse arguments of another kind than ``Evaluation`` takes; whether names exist is the registry's business.
+
+    Raises:
+        UsageError: Naming the first that is.
+
+    Example:
+        >>> check_arguments("cell_type_annotation", None, ["accuracy", "mcc"], "cpu")
+    """
+    if not isinstance(task, str):
+        raise _refused("task", task, "Name a task, one of those that list_tasks() gives.")
+    if dataset is not None and not isinstance(dataset, str):
+        raise _refused("dataset", dataset, "Name a dataset; data of your own are handed in as solution=.")
+    listed = metrics if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
+    if metrics is not None and not all(isinstance(metric, str | MetricRef) for metric in listed):
+        raise _refused("metrics", metrics, "Name a preset or a metric, or give a list of such names.")
+    if device is not None and not isinstance(device, str | torch.device):
+        raise _refused("device", device, "Write cpu, cuda or cuda:0.")
+
+
+def _refused(name: str, value: object, hint: str) -> UsageError:
+    return UsageError(f"{name}= cannot be of type {type(value).__name__}", hint=hint)
