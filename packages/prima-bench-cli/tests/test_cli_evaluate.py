@@ -205,4 +205,7 @@ def test_leaderboard_ranks_what_evaluate_wrote(cli: Cli, predictions: Path, tmp_
     assert "notes.json" in answer.out
     boards = strict(cli("leaderboard", tmp_path / "results", "--json").out)["boards"]
     assert [(row["rank"], row["model"]) for row in boards[0]["rows"]] == [(1, "centroid"), (2, "majority")]
+    files = [results / "majority.json", results / "centroid.json"]
+    assert strict(cli("leaderboard", *files, "--json").out)["boards"] == boards
+    assert cli("leaderboard", results / "notes.json").code == 4
     assert cli("leaderboard", tmp_path / "nothing").code == 2

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from prima_bench.tasks.results.schema import EvalResult
+
 fcntl = pytest.importorskip("fcntl")
 pty = pytest.importorskip("pty")
 termios = pytest.importorskip("termios")
@@ -90,15 +92,32 @@ def test_progress_on_a_terminal_leaves_the_pipe_alone(tmp_path: Path) -> None:
     assert b"train.h5ad" not in seen
 
 
-def test_a_narrow_leaderboard_keeps_the_metrics_that_rank(cli: Callable[..., Any], tmp_path: Path) -> None:
-    predictions, result = str(tmp_path / "p.h5ad"), str(tmp_path / "r.json")
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_narrow_leaderboard_keeps_the_metrics_that_rank(
+    cli: Callable[..., Any], tmp_path: Path, columns: int
+) -> None:
+    predictions, results = str(tmp_path / "p.h5ad"), tmp_path / "results"
     task = ("-t", "cell_type_annotation")
     cli("baseline", *task, "-n", "majority_class", "-o", predictions)
-    cli("evaluate", *task, "-p", predictions, "-o", result, "--model", "a-model")
-    seen = at_terminal("leaderboard", str(tmp_path), out=True, columns=60)[0].decode()
-    assert max(map(len, seen.replace("\r", "").splitlines())) <= 60
-    assert "f1_macro" in seen
-    assert "more: " in seen
-    everything = subprocess.run([*COMMAND, "leaderboard", str(tmp_path)], check=True, capture_output=True, text=True)
-    assert "coverage_accuracy" in everything.stdout
+    for name, panel in (("a-model", "default"), ("b-model", "labels"), ("c-" + 50 * "x", "default"), ("d", "mcc,ece")):
+        cli("evaluate", *task, "-p", predictions, "-o", results / f"{name}.json", "--model", name, "-m", panel)
+    (results / f"{30 * 'long '}.json").write_text("{}")
+    seen = at_terminal("leaderboard", str(results), out=True, columns=columns)[0].decode().replace("\r", "")
+    lines = seen.splitlines()
+    assert max(len(line) for line in lines if str(results) not in line) <= columns
+    # Of what does not fit, notes are folded and say everything; only tables leave columns out.
+    text = " ".join(seen.split())
+    result = EvalResult.load(results / "a-model.json")
+    assert all(name in text for name in result.scores)
+    assert "f1_macro ↑" in text
+    assert "c-xxx" in text
+    assert text.count("differs in metrics: ") == 2
+    assert "not ranked: d: none of the task's primary metrics (f1_macro, accuracy) was computed" in text
+    assert "is no evaluation result" in text
+    everything = subprocess.run([*COMMAND, "leaderboard", str(results)], check=True, capture_output=True, text=True)
+    assert "coverage_accuracy ↑" in everything.stdout
     assert "more: " not in everything.stdout
+
+
+def test_an_empty_folder_has_no_results(tmp_path: Path) -> None:
+    assert at_terminal("leaderboard", str(tmp_path), out=True)[0] == b"no results\r\n"

@@ -32,6 +32,9 @@ def test_demo_proves_that_shards_agree(cli: Cli, tmp_path: Path) -> None:
     assert {one for one, _, _ in digests} == {EvalResult.load(f).result_digest[:23] for f in files}
     for task in tasks:
         assert f"{task.name}@{task.version} on {task.default_dataset}" in answer.out
+    closing = answer.out.partition("Equal digests mean ")[2]
+    assert "Next\n" in closing
+    assert f"prima-bench leaderboard {tmp_path / 'made' / 'here'}" in closing
 
 
 def test_demo_ends_with_six_when_digests_differ(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +49,7 @@ def test_demo_ends_with_six_when_digests_differ(cli: Cli, tmp_path: Path, monkey
     assert answer.code == 6
     assert "disagree" in answer.err
     assert "DIFFERS" in answer.out
+    assert "Equal digests" not in answer.out
 
 
 def test_demo_says_where_it_cannot_write(cli: Cli, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_folders_list_what_they_cannot_read_and_files_raise(models: dict[str, An
     table = leaderboard(tmp_path)
     assert ranks(table.boards[0]) == [(1, "half")]
     assert [Path(entry.path).name for entry in table.left_out] == ["cut.json", "notes.json"]
-    assert "is no evaluation result" in table.to_text()
+    assert f"left out: {tmp_path / 'notes.json'}: is no evaluation result" in table.to_text()
     with pytest.raises(DataError, match="is no evaluation result"):
         leaderboard(tmp_path / "notes.json")
     with pytest.raises(DataError, match="cannot read"):
@@ -250,3 +250,5 @@ def test_json_is_strict_and_complete(models: dict[str, Any]) -> None:
 
 def test_an_empty_folder_has_no_boards(tmp_path: Path) -> None:
     assert leaderboard(tmp_path).to_text() == "no results"
+    (tmp_path / "notes.json").write_text("{}")
+    assert leaderboard(tmp_path).to_text().startswith("left out: ")

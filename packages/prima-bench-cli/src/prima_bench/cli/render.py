@@ -117,7 +117,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     indent = max(len(label) for label, _ in known) + 2
     out = []
     for label, value in known:
-        lines = [part for line in value.splitlines() or [""] for part in _wrapped(line, width() - indent)]
+        lines = [part for line in value.splitlines() or [""] for part in wrapped(line, width() - indent)]
         out.append((label.ljust(indent) + lines[0]).rstrip())
         out.extend((" " * indent + line).rstrip() for line in lines[1:])
     return "\n".join(out)
@@ -133,11 +133,12 @@ def prose(markdown: str) -> str:
         if fence or fenced or line.startswith(("    ", "|")):
             out.append(line.rstrip())
         else:
-            out.extend(_wrapped(line, width(), "  " if line.startswith(("- ", "* ")) else ""))
+            out.extend(wrapped(line, width(), "  " if line.startswith(("- ", "* ")) else ""))
     return "\n".join(out)
 
 
-def _wrapped(line: str, columns: int, indent: str = "") -> list[str]:
+def wrapped(line: str, columns: int, indent: str = "") -> list[str]:
+    """The line in pieces that fit, at least one; words stay whole, and pieces but the first begin with ``indent``."""
     limit = max(columns, 20)
     return textwrap.wrap(line, limit, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
 

@@ -16,7 +16,7 @@ import typer
 from prima_bench.cli.cards.scores import embedded
 from prima_bench.cli.commands.leaderboard import boards_text
 from prima_bench.cli.options import output_folder
-from prima_bench.cli.render import Steps, heading, on_terminal, remark, width, write
+from prima_bench.cli.render import Steps, facts, heading, on_terminal, prose, remark, width, write
 from prima_bench.tasks import registry
 from prima_bench.tasks.errors import IncomparableError
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from prima_bench.tasks.results.schema import EvalResult
+
+
+_MEANING = (
+    "Equal digests mean equal results, to the last digit: "
+    "however predictions are cut or ordered, a model gets one score."
+)
 
 
 def demo(
@@ -51,9 +57,16 @@ def demo(
                     report, differing = _one_task(name, output, steps)
                 write(report)
                 disagreeing += differing
-    remark(f"results are in {output}; took {time.perf_counter() - began:.0f} s")
     if disagreeing:
         raise IncomparableError(f"one shot and shards disagree for {', '.join(disagreeing)}")
+    steps_on = [
+        ("prima-bench show task TASK", "what to predict, and in which form"),
+        ("prima-bench evaluate --help", "score predictions of your own"),
+        (f"prima-bench leaderboard {output}", "these rankings again; name your results after it to rank them too"),
+        ("GUIDE.md", "the whole way, and how to add a metric, a task, a dataset"),
+    ]
+    write(f"{prose(_MEANING)}\n\n{heading('Next')}\n{facts(steps_on)}")
+    remark(f"took {time.perf_counter() - began:.0f} s")
 
 
 def _one_task(task: str, output: Path, steps: Steps) -> tuple[str, list[str]]:

@@ -128,7 +128,9 @@ class Leaderboard:
 
     def to_text(self) -> str:
         """All boards as plain text."""
-        blocks = [board.to_text() for board in self.boards] or ["no results"]
+        blocks = [board.to_text() for board in self.boards]
+        if not blocks and not self.left_out:
+            blocks.append("no results")
         if self.left_out:
             blocks.append("\n".join(f"left out: {printable(e.path)}: {printable(e.reason)}" for e in self.left_out))
         return "\n\n".join(blocks)
@@ -160,7 +162,7 @@ def leaderboard(paths: Source | Iterable[Source]) -> Leaderboard:
                 try:
                     found.append((str(path), EvalResult.load(path)))
                 except DataError as error:
-                    left_out.append(LeftOut(path=str(path), reason=error.message))
+                    left_out.append(LeftOut(path=str(path), reason=error.message.removeprefix(f"{path} ")))
         else:
             found.append((str(source), EvalResult.load(source)))
     return Leaderboard(boards=tuple(_boards(found)), left_out=tuple(left_out))
