@@ -17,16 +17,16 @@ from prima_bench.metrics.device import resolve_device
 from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError
 from prima_bench.tasks.artifacts import solution_path
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
-from prima_bench.tasks.inputs.ledger import Ledger
 from prima_bench.tasks.inputs.arguments import check_arguments
+from prima_bench.tasks.inputs.ledger import Ledger
 from prima_bench.tasks.names import MetricSelection
 from prima_bench.tasks.problems.base import Source, open_problem
 from prima_bench.tasks.registry import get_dataset, get_task, resolve_metrics
 from prima_bench.tasks.results.assemble import metric_identities, provenance, score_records, units_record
 from prima_bench.tasks.results.digest import comparability_key
 from prima_bench.tasks.results.schema import DatasetRecord, EvalResult, ModelRecord, PredictionsRecord, TaskRecord
-
 from prima_bench.tasks.specs import digest_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -84,9 +84,9 @@ class Evaluation:
         solution: Any = None,
         **options: Any,
     ) -> None:
+        check_arguments(task, dataset, metrics, device)
         spec = get_task(task).spec
         self._refs = resolve_metrics(task, metrics)
-        check_arguments(task, dataset, metrics, device)
         self._model = _model_record(model)
         source = _source(task, dataset, solution, options)
         with raised_as(UsageError, MetricError):
