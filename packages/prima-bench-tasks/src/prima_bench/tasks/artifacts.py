@@ -15,6 +15,8 @@ from prima_bench.tasks.specs import ArtifactSpec, DatasetSpec
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from prima_bench.tasks.anchors import Anchors
+
 SPLITS = ("train", "test")
 
 
@@ -49,6 +51,18 @@ def solution_path(dataset: DatasetSpec) -> Path:
         DataError: If it cannot be had, or is not the pinned one.
     """
     return _fetch(dataset.artifact("solution"))
+
+
+def stored_anchors(dataset: DatasetSpec) -> "Anchors | None":
+    """The anchors that were measured when the dataset was built; None where it has none.
+
+    Raises:
+        DataError: If they cannot be had, or are not the pinned ones.
+    """
+    from prima_bench.tasks.anchors import Anchors
+
+    artifact = next((a for a in dataset.artifacts if a.role == "anchors"), None)
+    return None if artifact is None else Anchors.load(_fetch(artifact))
 
 
 def load(path: str | Path, task: str, split: str) -> Any:

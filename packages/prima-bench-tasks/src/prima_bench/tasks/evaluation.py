@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from prima_bench.metrics.device import resolve_device
 from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError
-from prima_bench.tasks.artifacts import solution_path
+from prima_bench.tasks.anchors import UNCALIBRATED, Anchored, Anchors, measure, uncalibrated
+from prima_bench.tasks.artifacts import solution_path, stored_anchors
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
 from prima_bench.tasks.inputs.arguments import check_arguments
 from prima_bench.tasks.inputs.ledger import Ledger
@@ -82,6 +83,7 @@ class Evaluation:
         model: str | Mapping[str, Any] | None = None,
         *,
         solution: Any = None,
+        anchors: bool = False,
         **options: Any,
     ) -> None:
         check_arguments(task, dataset, metrics, device)
@@ -100,6 +102,10 @@ class Evaluation:
         self._panel.schema_tag = comparability_key(
             self._task.model_dump(), self._dataset.model_dump(), metric_identities(self._refs)
         )
+        self._anchors = None if source.dataset is None else stored_anchors(source.dataset)
+        self._measure_anchors = anchors and self._anchors is None
+        if self._measure_anchors and not isinstance(self._problem, Anchored):
+            raise UsageError(f"anchors cannot be measured for {spec.name}", hint="Leave anchors out.")
         self._seconds = 0.0
 
     def update(self, predictions: Any, ids: Any = None, *, perturbation: Any = None) -> None:
@@ -136,6 +142,7 @@ class Evaluation:
             scores = self._panel.score_all(batch)
             _refuse_infinite(scores)
             fingerprint = self._problem.fingerprint(batch)
+            anchors = self._measured_anchors()
         return EvalResult.build(
             task=self._task,
             dataset=self._dataset,
@@ -148,11 +155,19 @@ class Evaluation:
                 coverage=coverage.coverage,
                 duplicates_dropped=batch.duplicates_dropped,
             ),
-            scores=score_records(scores, self._refs, self._problem.unit_codes, self._problem.unit_kind),
+            scores=score_records(scores, self._refs, self._problem.unit_codes, self._problem.unit_kind, anchors),
             units=units_record(scores, self._problem),
             provenance=provenance(str(self._device), self._seconds),
-            flags=self._problem.flags,
+            flags=[*self._problem.flags, *self._uncalibrated(anchors)],
         )
+
+    def _measured_anchors(self) -> Anchors | None:
+        if self._measure_anchors and isinstance(self._problem, Anchored):
+            self._anchors, self._measure_anchors = measure(self._problem, self._refs), False
+        return self._anchors
+
+    def _uncalibrated(self, anchors: Anchors | None) -> list[str]:
+        return [] if anchors is None else [f"{UNCALIBRATED}: {ref}" for ref in uncalibrated(anchors, self._refs)]
 
     def reset(self) -> None:
         """Forget all predictions; the solution and the metrics stay."""

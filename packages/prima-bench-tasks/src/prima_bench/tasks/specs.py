@@ -50,6 +50,7 @@ class TaskSpec:
         unit: What a score is averaged over.
         baselines: The naive models shipped with the task.
         abstain: Labels that mean "no answer"; empty where a task has none.
+        null: The baseline that knows nothing of a unit, which a replicate must beat; None where a task has none.
     """
 
     name: str
@@ -67,6 +68,7 @@ class TaskSpec:
     unit: str
     baselines: tuple[BaselineSpec, ...]
     abstain: tuple[str, ...] = ()
+    null: str | None = None
 
     def __post_init__(self) -> None:
         presets = {k: MappingProxyType(dict(v)) if isinstance(v, Mapping) else v for k, v in self.presets.items()}
@@ -95,14 +97,15 @@ class ArtifactSpec:
     """One stored file of a dataset.
 
     Attributes:
-        role: ``"train"``, ``"test"`` (censored) or ``"solution"``.
+        role: ``"train"``, ``"test"`` (censored), ``"solution"``, or ``"anchors"``: what naive models and a replicate
+            score.
         uri: ``package://``, ``file://``, ``s3://`` or ``gs://``.
         sha256: Digest of the file, lower-case hexadecimal.
         size: Bytes.
         contents: One sentence on what is inside.
     """
 
-    role: Literal["train", "test", "solution"]
+    role: Literal["train", "test", "solution", "anchors"]
     uri: str
     sha256: str
     size: int
@@ -119,7 +122,7 @@ class DatasetSpec:
         task: Name of the task it belongs to.
         title: A few words, as a heading.
         summary: One or two sentences.
-        artifacts: Exactly one each of train, test and solution.
+        artifacts: Exactly one each of train, test and solution; and anchors, where they were measured.
         options: How the task reads it (``perturbation_key``, ``control``, ``scale``, ``label_key``, ...).
         source: Where the raw data come from, or how they are simulated.
         licence: SPDX identifier or name.
@@ -153,7 +156,7 @@ class DatasetSpec:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         object.__setattr__(self, "counts", MappingProxyType(dict(self.counts)))
         roles = sorted(a.role for a in self.artifacts)
-        if roles != ["solution", "test", "train"]:
+        if [r for r in roles if r != "anchors"] != ["solution", "test", "train"] or roles.count("anchors") > 1:
             raise ValueError(f"dataset {self.key}: needs train, test and solution once each, has {roles}")
 
     @property
@@ -165,18 +168,18 @@ class DatasetSpec:
         """The artifact of that role.
 
         Raises:
-            KeyError: If the role is none of train, test and solution.
+            KeyError: If there is none.
         """
         return {a.role: a for a in self.artifacts}[role]  # type: ignore[index]
 
     @property
     def digest(self) -> str:
-        """``sha256:...`` over the artifacts' digests and the options (prose does not count)."""
+        """``sha256:...`` over what a score depends on: the data's digests and the options (prose does not count)."""
         return digest_of(
             {
                 "name": self.name,
                 "version": self.version,
-                "artifacts": {a.role: a.sha256 for a in self.artifacts},
+                "artifacts": {a.role: a.sha256 for a in self.artifacts if a.role != "anchors"},
                 "options": dict(self.options),
             }
         )

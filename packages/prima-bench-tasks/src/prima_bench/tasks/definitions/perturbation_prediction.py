@@ -69,6 +69,7 @@ preds = cells
         "fast": ("pds_cosine", "pearson_delta_pertmean", "pearson_delta", "mae"),
     },
     primary=("pds_cosine", "r2_delta"),
+    null="mean_response",
     unit="perturbation",
     baselines=(
         BaselineSpec(

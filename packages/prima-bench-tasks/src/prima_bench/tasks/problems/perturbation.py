@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.base import Batch, SparseRows
+from prima_bench.metrics.base import Batch, Score, SparseRows
 from prima_bench.metrics.panel import Panel
+from prima_bench.metrics.perturbation.anchors import other_perturbations, pasted_control, split_half
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.errors import PredictionError, counted, first_few
 from prima_bench.tasks.inputs import expression
@@ -30,6 +31,8 @@ from prima_bench.tasks.specs import TaskSpec
 
 NO_TARGETS = "targets_not_excluded"
 """Flag: a metric leaves out target genes, but none are known."""
+
+_STAND_INS = {"replicate": split_half, "paste_control": pasted_control, "other_perturbations": other_perturbations}
 
 Identified = tuple[Int64, Codes, npt.NDArray[np.bool_]]
 """Of each row: its row id, its code, and whether it is kept."""
@@ -142,6 +145,17 @@ class PerturbationProblem:
         """The names of rows by their position in a registered solution; own data have no such list."""
         rows = self._solution.rows
         return None if rows is None else [str(rows.ids[i]) for i in index]
+
+    def stand_in_scores(self, kind: str, refs: Sequence[MetricRef], seed: int) -> dict[str, Score]:
+        """What the solution's own cells score in the place of predictions.
+
+        Args:
+            kind: ``"replicate"``, ``"paste_control"`` or ``"other_perturbations"``.
+            refs: The metrics.
+            seed: Decides which cells.
+        """
+        stand_in = _STAND_INS[kind](self._solution.reference, seed)
+        return Panel(build_metrics(refs, {"reference": stand_in.reference})).to(self._device).score_all(stand_in.batch)
 
     def _registered(self, table: CellTable, rows: RowIndex) -> Identified:
         index = rows.find(table.ids)

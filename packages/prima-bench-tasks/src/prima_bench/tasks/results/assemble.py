@@ -11,11 +11,13 @@ import torch.distributed as dist
 
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.spec import MetricRef
+from prima_bench.tasks.anchors import skill
 from prima_bench.tasks.results.schema import ProvenanceRecord, ScoreRecord, UnitsRecord
 from prima_bench.tasks.results.text import plural
 
 if TYPE_CHECKING:
     from prima_bench.metrics.base import Score
+    from prima_bench.tasks.anchors import Anchors
     from prima_bench.tasks.problems.base import Problem
 
 _PACKAGES = (
@@ -40,6 +42,7 @@ def score_records(
     refs: Sequence[MetricRef],
     codes: Sequence[int],
     unit_kind: str,
+    anchors: "Anchors | None" = None,
 ) -> dict[str, ScoreRecord]:
     """The record of every metric.
 
@@ -48,6 +51,7 @@ def score_records(
         refs: The references.
         codes: Positions of the problem's units in ``Score.units``; others do not count.
         unit_kind: What a unit is.
+        anchors: What naive models and a replicate score on the same panel.
     """
     records = {}
     for ref in refs:
@@ -65,7 +69,7 @@ def score_records(
             ci=None,
             n_units=None if score.units is None else len(codes) - len(reasons),
             n_undefined=len(reasons),
-            skill=None,
+            skill=skill(score.value, None if anchors is None else anchors.of(ref), spec.direction),
         )
     return records
 
