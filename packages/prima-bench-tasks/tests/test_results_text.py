@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prima_bench.tasks.results.text import clip, columns_of, number, numbers, printable, table
+from prima_bench.tasks.results.text import clip, columns_of, number, numbers, printable, result_text, table
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
@@ -32,6 +32,27 @@ def test_tables_are_aligned_whatever_is_in_them(rows: list[tuple[str, str]]) -> 
     lines = table(("a", "b"), [(left, f"{right}|") for left, right in rows], right=(1,))
     assert len(lines) == 2 + len(rows)
     assert len({columns_of(line) for line in lines[2:]}) <= 1
+
+
+WORDS = st.lists(st.text("ab細", min_size=1, max_size=6), max_size=30).map(" ".join)
+
+
+@given(st.lists(st.tuples(st.text("ab", max_size=8), WORDS), max_size=5), st.integers(40, 90))
+def test_a_folded_table_fits_and_says_everything(rows: list[tuple[str, str]], columns: int) -> None:
+    lines = table(("a", "b"), rows, columns=columns)
+    assert max(map(columns_of, lines)) <= columns
+    whole = table(("a", "b"), rows)
+    assert " ".join(lines[2:]).split() == " ".join(whole[2:]).split()
+
+
+def test_reasons_are_folded_on_a_narrow_terminal(labelled: Any) -> None:
+    labels = labelled.solution.obs["type"]
+    result = labelled.result(labels, metrics="f1_macro,ece")
+    lines = result_text(result, columns=40).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("ece"))
+    assert lines[start].endswith("needs class")
+    assert [line.strip() for line in lines[start + 1 : start + 3]] == ["probabilities or", "scores"]
+    assert result_text(result) == result.to_text()
 
 
 @pytest.mark.parametrize(

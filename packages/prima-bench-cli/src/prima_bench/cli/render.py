@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -84,15 +83,15 @@ def heading(line: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Columns of text; what would run over the edge of a terminal is cut.
+    """Columns of text; on a terminal the last one is folded to fit, and what still runs over the edge is cut.
 
     Args:
         header: One title per column.
         rows: Cells, as many as titles.
         right: Positions of the columns that are aligned to the right.
     """
-    lines = text.table(header, list(rows), right)
-    return "\n".join(cut(line, width() if on_terminal() else None) for line in lines)
+    edge = width() if on_terminal() else None
+    return "\n".join(cut(line, edge) for line in text.table(header, list(rows), right, edge))
 
 
 def cut(line: str, limit: int | None) -> str:
@@ -138,9 +137,8 @@ def prose(markdown: str) -> str:
 
 
 def wrapped(line: str, columns: int, indent: str = "") -> list[str]:
-    """The line in pieces that fit, at least one; words stay whole, and pieces but the first begin with ``indent``."""
-    limit = max(columns, 20)
-    return textwrap.wrap(line, limit, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+    """The line in pieces that fit, but for very narrow terminals; pieces but the first begin with ``indent``."""
+    return text.fold(line, max(columns, 20), indent)
 
 
 class Steps:

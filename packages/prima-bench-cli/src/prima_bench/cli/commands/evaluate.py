@@ -9,9 +9,10 @@ import typer
 
 from prima_bench.cli.options import Dataset, Json, Task, complete_panel, output_file
 from prima_bench.cli.own_data import check_options, errors_name_options, given_options
-from prima_bench.cli.render import Steps, remark, write, write_json
+from prima_bench.cli.render import Steps, on_terminal, remark, width, write, write_json
 from prima_bench.tasks.errors import UsageError
 from prima_bench.tasks.registry import get_dataset, resolve_metrics
+from prima_bench.tasks.results.text import result_text
 
 
 def evaluate(
@@ -151,5 +152,5 @@ def evaluate(
     if as_json:
         write_json(result.model_dump())
     else:
-        write(result.to_text())
+        write(result_text(result, width() if on_terminal() else None))
     remark(f"wrote {output}")

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from prima_bench.tasks.results.schema import EvalResult, ScoreRecord
 
+_NARROWEST = 20
+"""Columns that a folded text gets at least, lest it become one word a line."""
+
 ARROWS = {"max": "↑", "min": "↓"}
 
 
@@ -51,6 +54,28 @@ def clip(text: str, columns: int) -> str:
         taken += columns_of(text[end])
         end += 1
     return text[:end] + "…"
+
+
+def fold(text: str, columns: int, indent: str = "") -> list[str]:
+    """A printable text in pieces that fit, at least one; words stay whole.
+
+    Args:
+        text: The text; of spaces between words one is kept, those it begins with stay.
+        columns: How many a piece may take, unless one word takes more.
+        indent: What the pieces but the first begin with.
+
+    Example:
+        >>> fold("the mean over all units", 10, "  ")
+        ['the mean', '  over all', '  units']
+    """
+    words = text.split()
+    pieces = [text[: len(text) - len(text.lstrip())] + "".join(words[:1])]
+    for word in words[1:]:
+        if columns_of(pieces[-1]) + 1 + columns_of(word) <= columns:
+            pieces[-1] += " " + word
+        else:
+            pieces.append(indent + word)
+    return pieces
 
 
 def number(value: float | None) -> str:
@@ -101,15 +126,20 @@ def headline(result: "EvalResult") -> str:
     return printable(f"{result.task.name} {result.task.version} on {result.dataset.key}: {model}{version}")
 
 
-def result_text(result: "EvalResult") -> str:
-    """The whole result but its units."""
+def result_text(result: "EvalResult", columns: int | None = None) -> str:
+    """The whole result but its units.
+
+    Args:
+        result: The result.
+        columns: The width to fit; None for any.
+    """
     p = result.predictions
     rows = [
         (f"{name} {ARROWS[s.direction]}", number(s.value), unit_count(s), s.reason or "")
         for name, s in result.scores.items()
     ]
     lines = [headline(result), ""]
-    lines += table(("metric", "value", plural(result.units.kind), ""), rows, right=(1, 2))
+    lines += table(("metric", "value", plural(result.units.kind), ""), rows, right=(1, 2), columns=columns)
     lines += ["", f"{p.n_rows} rows, {p.n_units} {printable(plural(result.units.kind))}"]
     if p.duplicates_dropped:
         lines[-1] += f", {p.duplicates_dropped} equal repeats counted once"
@@ -118,15 +148,27 @@ def result_text(result: "EvalResult") -> str:
     return "\n".join(lines)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Lines of a table with aligned columns; those in ``right`` are flush right, and every cell is printable.
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), columns: int | None = None
+) -> list[str]:
+    """Lines of a table with aligned columns and printable cells.
 
-    >>> table(("a", "b"), [("x", "10"), ("yy", "9")], right=(1,))
-    ['a    b', '──────', 'x   10', 'yy   9']
+    Args:
+        header: One title per column.
+        rows: Cells, as many as titles.
+        right: Positions of the columns that are flush right.
+        columns: The width to fit, by folding the last column where there is room for that; None for any.
+
+    Example:
+        >>> table(("a", "b"), [("x", "10"), ("yy", "9")], right=(1,))
+        ['a    b', '──────', 'x   10', 'yy   9']
     """
     lines = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(columns_of, column)) for column in zip(*lines, strict=True)]
     gap = "  "
+    if columns is not None:
+        widths[-1] = min(widths[-1], max(columns - sum(widths[:-1]) - len(gap) * (len(widths) - 1), _NARROWEST))
+        lines = [line for row in lines for line in _folded(row, widths[-1])]
 
     def line(row: Sequence[str]) -> str:
         cells = []
@@ -137,6 +179,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
 
     rule = "─" * (sum(widths) + len(gap) * (len(widths) - 1))
     return [line(lines[0]), rule, *map(line, lines[1:])]
+
+
+def _folded(row: list[str], columns: int) -> list[list[str]]:
+    """The row, and further ones for what of its last cell takes more than ``columns``."""
+    first, *rest = fold(row[-1], columns)
+    return [[*row[:-1], first], *([*[""] * (len(row) - 1), piece] for piece in rest)]
 
 
 def plural(word: str) -> str:
