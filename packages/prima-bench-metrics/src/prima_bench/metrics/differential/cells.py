@@ -4,7 +4,6 @@ Nothing here depends on the order of cells, so a view's permutation is undone on
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,18 +19,20 @@ class Cells:
     """Some of the cells of a test.
 
     Attributes:
-        x: Their expression, ``[rows, genes]``, dense or canonical sparse.
-        group: The group of each row, int64 ``[rows]``; negative for a row that is left out.
-        scale: What the values of each row are multiplied by, float64 ``[rows]``; None for nothing.
+        x: Their expression and perhaps that of others, ``[rows, genes]``, dense or canonical sparse.
+        rows: The rows that take part, int64 ``[cells]``; None for all.
+        group: The group of each cell, int64 ``[cells]``.
+        scale: What the values of each cell are multiplied by, float64 ``[cells]``; None for nothing.
     """
 
     x: Tensor | SparseRows
+    rows: Tensor | None
     group: Tensor
     scale: Tensor | None
 
 
 def read_cells(x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, name: str) -> list[Cells]:
-    """Check one matrix with its groups and scales, and give its chunks.
+    """Check one matrix with its groups and scales, and give its chunks without cells of negative groups.
 
     Args:
         x: ``[cells, genes]``.
@@ -41,9 +42,12 @@ def read_cells(x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, na
         name: What error messages call the matrix.
 
     Raises:
-        InputError: If shapes, dtypes or values are not as said above, or the matrix holds NaN or infinity.
+        InputError: If shapes, dtypes, groups or scales are not as said above.
     """
-    _check_shape(x, name)
+    if len(x.shape) != 2 or x.dtype == torch.bool or x.dtype.is_complex:
+        raise InputError(f"{name} must be real [cells, genes], not {x.dtype} {tuple(x.shape)}")
+    if isinstance(x, Tensor) and x.layout != torch.strided:
+        raise InputError(f"{name} is a {x.layout} tensor", hint="Pass SparseRows.from_csr(x) or x.to_dense().")
     n = x.shape[0]
     if group.shape != (n,) or group.is_floating_point() or group.is_complex() or group.dtype == torch.bool:
         raise InputError(f"{name}: {n} cells need one integer group each, not {group.dtype} {tuple(group.shape)}")
@@ -51,55 +55,51 @@ def read_cells(x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, na
     if n and int(group.max()) >= n_groups:
         raise InputError(f"{name}: group {int(group.max())} is outside 0 to {n_groups - 1}")
     if scale is not None:
-        if scale.shape != (n,) or not scale.is_floating_point():
-            raise InputError(f"{name}: {n} cells need one scale each, float64, not {scale.dtype} {tuple(scale.shape)}")
-        scale = scale.to(device=x.device, dtype=torch.float64)
-        wrong = (~(scale.isfinite() & (scale >= 0))).nonzero().flatten().tolist()
-        if wrong:
-            raise InputError(f"{name}: the scales of {len(wrong)} cells are negative or not finite: {wrong[:5]}")
-    return [_checked(part, name) for part in _chunks(x, group, scale)]
+        scale = _checked_scale(scale, n, name).to(x.device)
+    return [part for part in _chunks(x, group, scale, name) if len(part.group)]
 
 
-def _check_shape(x: Matrix, name: str) -> None:
-    if len(x.shape) != 2 or x.dtype == torch.bool or x.dtype.is_complex:
-        raise InputError(f"{name}: must be real [cells, genes], not {x.dtype} {tuple(x.shape)}")
+def _checked_scale(scale: Tensor, n: int, name: str) -> Tensor:
+    if scale.shape != (n,) or not scale.is_floating_point():
+        raise InputError(f"{name}: {n} cells need one scale each, float64, not {scale.dtype} {tuple(scale.shape)}")
+    scale = scale.detach().to(torch.float64)
+    wrong = (~(scale.isfinite() & (scale >= 0))).nonzero().flatten().tolist()
+    if wrong:
+        raise InputError(f"{name}: the scales of {len(wrong)} cells are negative or not finite: {wrong[:5]}")
+    return scale
 
 
-def _chunks(x: Matrix, group: Tensor, scale: Tensor | None) -> list[Cells]:
-    """The chunks of a view, with the groups brought into the chunks' own order."""
+def _chunks(x: Matrix, group: Tensor, scale: Tensor | None, name: str) -> list[Cells]:
     if not isinstance(x, RowMatrix):
-        return [Cells(x.canonical() if isinstance(x, SparseRows) else x, group, scale)]
-    chunks = list(x._chunks)
-    if x._order is not None:
-        total = sum(c.shape[0] for c in chunks)
-        first = torch.full((total,), len(group), device=x.device)
-        place = torch.arange(len(group), device=x.device)
-        first.scatter_reduce_(0, x._order, place, "amin")
-        # A row that the view shows again is a cell of its own: those are copied out.
-        again = (first[x._order] != place).nonzero().flatten()
-        shown = first < len(group)
-        source = torch.where(shown, first, 0)
-        extra = [Cells(SparseRows.from_dense(x.take(again)), group[again], None if scale is None else scale[again])]
-        group = torch.where(shown, group[source], -1) if len(group) else first - 1
-        scale = scale[source] if scale is not None and len(scale) else scale
-    else:
-        extra = []
+        return [_part(x.canonical(name) if isinstance(x, SparseRows) else x, group, scale, name)]
+    if x._order is None:
+        return _split(x._chunks, group, scale, name)
+    # For each row of the chunks, which cell of the view it is: the last one beyond all cells when it is not shown.
+    place = torch.arange(len(group), device=x.device)
+    shown = torch.full((sum(c.shape[0] for c in x._chunks),), len(group), device=x.device)
+    shown.scatter_reduce_(0, x._order, place, "amin")
+    own = torch.cat([group, group.new_full((1,), -1)])[shown]
+    own_scale = None if scale is None else torch.cat([scale, scale.new_ones(1)])[shown]
+    parts = _split(x._chunks, own, own_scale, name)
+    again = (shown[x._order] != place).nonzero().flatten()
+    if len(again):  # a row that the view shows twice is two cells
+        parts.append(_part(x.take(again), group[again], None if scale is None else scale[again], name))
+    return parts
+
+
+def _split(chunks: tuple[Tensor | SparseRows, ...], group: Tensor, scale: Tensor | None, name: str) -> list[Cells]:
     sizes = [c.shape[0] for c in chunks]
-    groups = torch.split(group, sizes)
     scales = [None] * len(sizes) if scale is None else torch.split(scale, sizes)
-    parts = [Cells(c, g, s) for c, g, s in zip(chunks, groups, scales, strict=True)]
-    return parts + [e for e in extra if len(e.group)]
+    return [_part(*part, name) for part in zip(chunks, torch.split(group, sizes), scales, strict=True)]
 
 
-def _checked(cells: Cells, name: str) -> Cells:
-    x = cells.x
+def _part(x: Tensor | SparseRows, group: Tensor, scale: Tensor | None, name: str) -> Cells:
     values = x.values if isinstance(x, SparseRows) else x
-    if not values.numel():
-        return cells
-    low, high = (cast(float, v.item()) for v in torch.aminmax(values))
-    if values.is_floating_point():
-        if not (abs(low) < float("inf") and abs(high) < float("inf")):
-            raise InputError(f"{name}: holds NaN or infinity", hint="Replace or leave out such cells first.")
-    elif max(-low, high) > 1 << 53:
-        raise InputError(f"{name}: holds integers beyond 2^53, which float64 cannot tell apart")
-    return cells
+    if not values.is_floating_point() and values.numel():
+        low, high = (int(v) for v in torch.aminmax(values))
+        if max(-low, high) > 1 << 53:
+            raise InputError(f"{name} holds integers beyond 2^53, which float64 cannot tell apart")
+    taken = group >= 0
+    if bool(taken.all()):
+        return Cells(x, None, group, scale)
+    return Cells(x, taken.nonzero().flatten(), group[taken], None if scale is None else scale[taken])

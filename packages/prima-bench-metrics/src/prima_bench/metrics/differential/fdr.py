@@ -3,7 +3,10 @@
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.differential.parallel import for_each
 from prima_bench.metrics.errors import InputError
+
+_BLOCK_ELEMENTS = 1 << 16
 
 
 def benjamini_hochberg(p: Tensor, tested: Tensor | None = None) -> Tensor:
@@ -35,12 +38,23 @@ def benjamini_hochberg(p: Tensor, tested: Tensor | None = None) -> Tensor:
     wrong = tested & ~((p >= 0) & (p <= 1))
     if bool(wrong.any()):
         raise InputError(f"p-value {float(p[wrong][0])} is outside 0 to 1", hint="Mask what was not tested.")
+    rates = torch.empty_like(p, memory_format=torch.contiguous_format)
+    if not p.numel():
+        return rates
+    flat = [t.reshape(-1, p.shape[-1]) for t in (p, tested, rates)]
+    rows = max(1, _BLOCK_ELEMENTS // p.shape[-1])
+    for_each(_adjust, list(zip(*(torch.split(t, rows) for t in flat), strict=True)), p.device)
+    return rates
+
+
+def _adjust(block: tuple[Tensor, Tensor, Tensor]) -> None:
+    p, tested, rates = block
     # What was not tested sorts behind every p-value, so that it takes no rank and bounds nothing.
-    value, order = torch.sort(torch.where(tested, p, 2.0), dim=-1, stable=True)
-    rank = torch.arange(1, p.shape[-1] + 1, device=p.device)
-    rate = torch.where(value <= 1, value * (tested.sum(dim=-1, keepdim=True).to(torch.float64) / rank), 1.0)
-    rate = rate.flip(-1).cummin(dim=-1).values.flip(-1).clamp(max=1.0)
-    return torch.zeros_like(p).scatter_(-1, order, rate)
+    value, order = torch.sort(torch.where(tested, p, 2.0), dim=-1)
+    rank = torch.arange(1, p.shape[-1] + 1, dtype=torch.float64, device=p.device)
+    rate = torch.where(value <= 1, value * (tested.sum(dim=-1, keepdim=True) / rank), 1.0)
+    rate = rate.flip(-1).cummin(dim=-1).values.flip(-1).clamp_(max=1.0)
+    rates.scatter_(-1, order, rate)
 
 
 def _mask(tested: Tensor | None, p: Tensor) -> Tensor:

@@ -1,16 +1,23 @@
 """Wilcoxon rank-sum (Mann-Whitney) tests of every group of cells against the control, gene by gene."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.differential.cells import Cells, Matrix, read_cells
+from prima_bench.metrics.differential.cells import Matrix, read_cells
+from prima_bench.metrics.differential.keys import KEY_BITS, VALUE_BITS, Ordered, order
+from prima_bench.metrics.differential.means import group_means
 from prima_bench.metrics.differential.normal import two_sided
-from prima_bench.metrics.differential.ties import rank_block
+from prima_bench.metrics.differential.parallel import Workers
+from prima_bench.metrics.differential.spans import Columns, Nonzeros, columns_of, plan_spans
+from prima_bench.metrics.differential.ties import MOST_CELLS, rank_block
 from prima_bench.metrics.errors import InputError
-from prima_bench.metrics.rows import SparseRows
+
+_SPAN, _BLOCK = 1 << 19, 1 << 16
+_DEVICE_SPAN = 1 << 24
 
 Linear = Literal["identity", "expm1"]
 
@@ -87,33 +94,97 @@ def rank_sum_test(
                 f"not {tuple(control.shape[1:])} on {control.device}"
             )
         group = torch.where(group == 0, -1, group)
-    cells = read_cells(x, group, scale, n_groups, "x")
-    if control is not None:
-        cells += read_cells(control, torch.zeros(control.shape[0], dtype=torch.int64), control_scale, 1, "control")
-    codes = torch.cat([c.group for c in cells])
-    n_cells = torch.bincount(codes[codes >= 0], minlength=n_groups)
-    genes = x.shape[1]
-    step = max(1, (1 << 23) // max(1, int(n_cells.sum()) * n_groups))
-    u2, ties, mean = (
-        torch.zeros((n_groups, genes), dtype=d, device=x.device) for d in (torch.int64,) * 2 + (torch.float64,)
-    )
-    for start in range(0, genes, step):
-        block = slice(start, min(start + step, genes))
-        values = torch.cat([_columns(c, block) for c in cells])
-        u2[:, block], ties[:, block], mean[:, block] = rank_block(
-            values[codes >= 0].T, codes[codes >= 0], n_groups, linear
+    with Workers(x.device) as workers:
+        cells = read_cells(x, group, scale, n_groups, "x")
+        if control is not None:
+            cells += read_cells(control, torch.zeros(control.shape[0], dtype=torch.int64), control_scale, 1, "control")
+        n_cells = torch.zeros(n_groups, dtype=torch.int64, device=x.device)
+        for part in cells:
+            n_cells += torch.bincount(part.group, minlength=n_groups)
+        together = int(n_cells[0] + n_cells[1:].max()) if n_groups > 1 else 0
+        if together > MOST_CELLS:
+            raise InputError(
+                f"the control and a group have {together} cells together, more than {MOST_CELLS}",
+                hint="Test against a sample of the control.",
+            )
+        return _Tests(n_cells, x.shape[1], linear).run([columns_of(part) for part in cells], workers)
+
+
+class _Tests:
+    """The results of one call while spans of genes fill them in."""
+
+    def __init__(self, n_cells: Tensor, genes: int, linear: Linear) -> None:
+        groups, device = len(n_cells), n_cells.device
+        self._n_cells = n_cells
+        self._genes = genes
+        self._linear = linear
+        self._group_bits = (groups - 1).bit_length()
+        u, z, p, mean = (
+            torch.empty((rows, genes), dtype=torch.float64, device=device) for rows in (*[groups - 1] * 3, groups)
         )
-    u, z, p = two_sided(u2[1:], ties[1:], n_cells)
-    return RankSums(u, z, p, mean, n_cells)
+        self._results = RankSums(u, z, p, mean, n_cells)
+        on_cpu = device.type == "cpu"
+        self._span, self._block = (_SPAN, _BLOCK) if on_cpu else (_DEVICE_SPAN, _DEVICE_SPAN)
+
+    def run(self, sources: list[Columns], workers: Workers) -> RankSums:
+        widest = 1 << (KEY_BITS - VALUE_BITS - self._group_bits)
+        spans = plan_spans(sources, self._genes, self._span, widest, workers)
+
+        def work(number: int) -> None:
+            first, last = spans[number]
+            self._span_of(Nonzeros.cat([n for s in sources for n in s.take(number, first, last)]), first, last)
+
+        workers.for_each(work, range(len(spans)))
+        return self._results
+
+    def _span_of(self, stored: Nonzeros, first: int, last: int) -> None:
+        ordered = order(stored, self._group_bits)
+        ends = torch.searchsorted(ordered.gene, torch.arange(last - first, device=ordered.gene.device), right=True)
+        edges = torch.cat([ends.new_zeros(1), ends])
+        for genes, part in self._blocks(edges.tolist()):
+            self._block_of(ordered, part, edges[genes.start : genes.stop + 1] - part.start, genes.start, first)
+
+    def _blocks(self, edges: list[int]) -> Iterator[tuple[slice, slice]]:
+        """Some of a span's genes at a time, few enough to stay in the processor's cache, and their nonzeros."""
+        most = max(1, self._block // len(self._n_cells))
+        first = 0
+        for last in range(1, len(edges)):
+            if last + 1 == len(edges) or last - first == most or edges[last + 1] - edges[first] > self._block:
+                yield slice(first, last), slice(edges[first], edges[last])
+                first = last
+
+    def _block_of(self, ordered: Ordered, part: slice, edges: Tensor, gene: int, first: int) -> None:
+        """Fill in the results of some genes, ``gene`` the first of them in a span that begins with gene ``first``."""
+        width, out = len(edges) - 1, self._results
+        genes = slice(first + gene, first + gene + width)
+        keys, values = ordered.keys[part], ordered.values(part)
+        column = ordered.gene[part] - gene
+        index = torch.add(keys & ((1 << ordered.group_bits) - 1), column, alpha=len(self._n_cells))
+        ends = _ends(values, edges)
+        negative = values < 0 if bool((ends < 0).any()) else None
+        two_u, ties = rank_block(keys, ordered.group_bits, index, negative, self._n_cells.expand(width, -1))
+        z, p = two_sided(two_u[:, 1:], ties[:, 1:], self._n_cells)
+        if self._linear == "expm1":
+            values, ends = torch.expm1(values), torch.expm1(ends)
+        largest = ends.abs().amax(dim=0)
+        self._check(largest, genes)
+        out.mean[:, genes] = group_means(values, index, column, largest, self._n_cells).T
+        out.u[:, genes] = two_u[:, 1:].T / 2
+        out.z[:, genes] = z.T
+        out.p_value[:, genes] = p.T
+
+    def _check(self, largest: Tensor, genes: slice) -> None:
+        wrong = (~largest.isfinite()).nonzero().flatten()
+        if len(wrong):
+            named = (genes.start + wrong[:5]).tolist()
+            what = "NaN or infinity" if self._linear == "identity" else "NaN, infinity, or what expm1 makes infinite"
+            raise InputError(f"genes {named} hold {what}", hint="Replace such values, or leave out those cells.")
 
 
-def _columns(cells: Cells, block: slice) -> Tensor:
-    x = cells.x
-    if isinstance(x, SparseRows):
-        row = torch.repeat_interleave(torch.arange(len(x.lengths), device=x.device), x.lengths)
-        taken = (x.columns >= block.start) & (x.columns < block.stop)
-        out = torch.zeros((len(x.lengths), block.stop - block.start), dtype=torch.float64, device=x.device)
-        out[row[taken], x.columns[taken].long() - block.start] = x.values[taken].to(torch.float64)
-    else:
-        out = x[:, block].to(torch.float64)
-    return out if cells.scale is None else out * cells.scale[:, None]
+def _ends(values: Tensor, edges: Tensor) -> Tensor:
+    """The least and the greatest value of each gene, ``[2, genes]``; zero for a gene that has none."""
+    if not len(values):
+        return torch.zeros((2, len(edges) - 1), dtype=torch.float64, device=values.device)
+    first, last = edges[:-1], edges[1:]
+    at = torch.stack([first, last - 1]).clamp_(0, len(values) - 1)
+    return values[at].masked_fill_(first == last, 0.0)

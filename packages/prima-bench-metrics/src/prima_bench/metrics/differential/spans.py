@@ -1,0 +1,195 @@
+"""Cuts the genes into spans of about equally many nonzeros, and takes the nonzeros of a span out of the cells."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from prima_bench.metrics.differential.cells import Cells
+from prima_bench.metrics.differential.parallel import Workers
+from prima_bench.metrics.rows import SparseRows
+
+_SAMPLED_ROWS = 256
+_BLOCK_ELEMENTS = 1 << 18
+_SEARCHED = 1 << 14
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Nonzeros:
+    """The nonzeros of some genes, in any order.
+
+    Attributes:
+        gene: Column of each, counted from the first of these genes, int32 ``[k]``.
+        value: ``[k]``, multiplied by the cell's scale, in float64 then.
+        group: Int64 ``[k]``.
+    """
+
+    gene: Tensor
+    value: Tensor
+    group: Tensor
+
+    @classmethod
+    def cat(cls, parts: list[Self]) -> Self:
+        """All of them, values in a dtype that holds each exactly."""
+        if len(parts) == 1:
+            return parts[0]
+        dtype = torch.float32 if all(p.value.dtype == torch.float32 for p in parts) else torch.float64
+        value = torch.cat([p.value.to(dtype) for p in parts])
+        return cls(torch.cat([p.gene for p in parts]), value, torch.cat([p.group for p in parts]))
+
+
+class SparseColumns:
+    """Takes column spans out of sparse cells: the columns of a row ascend, so each span is one run of a row."""
+
+    def __init__(self, cells: Cells, x: SparseRows) -> None:
+        self._cells = cells
+        self._x = x
+        ends = x.lengths.cumsum(0)
+        starts = ends - x.lengths
+        self._starts, self._ends = (e if cells.rows is None else e[cells.rows] for e in (starts, ends))
+        self._cuts = torch.empty(0)
+
+    def counts(self) -> Tensor:
+        """How many nonzeros each gene has, estimated from some of the cells."""
+        sample, weight = _sample(len(self._starts), self._x.device)
+        where, _ = _runs(self._starts[sample], self._ends[sample])
+        found = torch.bincount(self._x.columns.index_select(0, where), minlength=self._x.n_columns)
+        return found.to(torch.float64) * weight
+
+    def cut(self, starts: list[int], workers: Workers) -> None:
+        """Find where the spans that begin at these columns begin in each row."""
+        cells, device = len(self._starts), self._x.device
+        edges = torch.tensor(starts[1:], dtype=torch.int32, device=device)[:, None]
+        cuts = torch.empty((len(starts) + 1, cells), dtype=torch.int64, device=device)
+        cuts[0], cuts[-1] = self._starts, self._ends
+        last = max(0, len(self._x.columns) - 1)
+
+        def search(rows: slice) -> None:
+            low, high = (e[rows].expand(len(edges), -1).clone() for e in (self._starts, self._ends))
+            for _ in range(int((high - low).max()).bit_length()):
+                middle = (low + high) >> 1
+                found = self._x.columns.index_select(0, middle.clamp(max=last).view(-1)).view_as(middle)
+                right = (found < edges) & (low < high)
+                low, high = torch.where(right, middle + 1, low), torch.where(right, high, middle)
+            cuts[1:-1, rows] = low
+
+        if len(edges):
+            step = max(1, _SEARCHED // len(edges))
+            workers.for_each(search, [slice(i, min(i + step, cells)) for i in range(0, cells, step)])
+        self._cuts = cuts
+
+    def take(self, number: int, first: int, last: int) -> list[Nonzeros]:
+        """The nonzeros of span ``number``, which reaches from gene ``first`` to before ``last``."""
+        where, lengths = _runs(self._cuts[number], self._cuts[number + 1])
+        cells, total = self._cells, len(where)
+        gene = self._x.columns.index_select(0, where).to(torch.int32) - first
+        value = self._x.values.index_select(0, where)
+        scale = None if cells.scale is None else torch.repeat_interleave(cells.scale, lengths, output_size=total)
+        group = torch.repeat_interleave(cells.group, lengths, output_size=total)
+        return [_scaled(Nonzeros(gene, value, group), scale)]
+
+
+class DenseColumns:
+    """Takes column spans out of dense cells, some rows at a time; the matrix is never copied whole."""
+
+    def __init__(self, cells: Cells, x: Tensor) -> None:
+        self._cells = cells
+        self._x = x
+
+    def counts(self) -> Tensor:
+        """How many nonzeros each gene has, estimated from some of the cells."""
+        sample, weight = _sample(len(self._cells.group), self._x.device)
+        rows = sample if self._cells.rows is None else self._cells.rows[sample]
+        return (self._x.index_select(0, rows) != 0).sum(dim=0).to(torch.float64) * weight
+
+    def cut(self, starts: list[int], workers: Workers) -> None:
+        """Nothing to find."""
+
+    def take(self, number: int, first: int, last: int) -> list[Nonzeros]:
+        """The nonzeros of genes ``first`` to before ``last``."""
+        cells, n = self._cells, len(self._cells.group)
+        bits = (last - first - 1).bit_length()
+        step = max(1, _BLOCK_ELEMENTS >> bits)
+        stored = torch.zeros((min(step, n), 1 << bits), dtype=torch.bool, device=self._x.device)
+        parts = []
+        for start in range(0, n, step):
+            block = slice(start, min(start + step, n))
+            x = self._x[block, first:last] if cells.rows is None else self._x[cells.rows[block], first:last]
+            torch.ne(x, 0, out=stored[: len(x), : last - first])
+            flat = nonzero(stored[: len(x)].view(-1))
+            row, gene = flat >> bits, flat & ((1 << bits) - 1)
+            value = _flat(x).index_select(0, row * x.stride(0) + gene * x.stride(1))
+            gene = gene.to(torch.int32)
+            scale = None if cells.scale is None else cells.scale[block].index_select(0, row)
+            parts.append(_scaled(Nonzeros(gene, value, cells.group[block].index_select(0, row)), scale))
+        return parts
+
+
+def nonzero(mask: Tensor) -> Tensor:
+    """The positions of what is true in a 1-d mask; numpy finds them several times as fast as torch on the CPU."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(mask.numpy().nonzero()[0])
+    return mask.nonzero().flatten()
+
+
+def _sample(n: int, device: torch.device) -> tuple[Tensor, float]:
+    """Some of ``n`` rows, evenly spread, and how many rows each stands for."""
+    sample = torch.arange(0, n, max(1, n // _SAMPLED_ROWS), device=device)
+    return sample, n / len(sample)
+
+
+def _runs(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """All positions from each start to before its end, one run after the other, and the length of each run."""
+    lengths = ends - starts
+    total = int(lengths.sum())
+    shift = starts - (lengths.cumsum(0) - lengths)
+    where = torch.repeat_interleave(shift, lengths, output_size=total)
+    return where.add_(torch.arange(total, device=starts.device)), lengths
+
+
+def _flat(x: Tensor) -> Tensor:
+    extent = (x.shape[0] - 1) * x.stride(0) + (x.shape[1] - 1) * x.stride(1) + 1
+    return x.as_strided((extent,), (1,))
+
+
+def _scaled(stored: Nonzeros, scale: Tensor | None) -> Nonzeros:
+    value = stored.value
+    if scale is not None:
+        value = value.to(torch.float64) * scale
+        kept = value != 0  # a product may be too small for float64
+        if not bool(kept.all()):
+            return Nonzeros(stored.gene[kept], value[kept], stored.group[kept])
+    elif value.dtype in (torch.float16, torch.bfloat16):
+        value = value.to(torch.float32)
+    elif value.dtype != torch.float32:
+        value = value.to(torch.float64)
+    return Nonzeros(stored.gene, value, stored.group)
+
+
+Columns = SparseColumns | DenseColumns
+
+
+def columns_of(cells: Cells) -> Columns:
+    """A taker of column spans for each layout."""
+    return SparseColumns(cells, cells.x) if isinstance(cells.x, SparseRows) else DenseColumns(cells, cells.x)
+
+
+def plan_spans(
+    sources: list[Columns], genes: int, elements: int, widest: int, workers: Workers
+) -> list[tuple[int, int]]:
+    """Cut the genes so that a span holds about so many nonzeros, or one gene, and at most ``widest`` genes."""
+    counts = torch.zeros(genes, dtype=torch.float64)
+    for source in sources:
+        counts += source.counts().cpu()
+    spans, first, held = list[tuple[int, int]](), 0, 0.0
+    for gene, count in enumerate(counts.tolist()):
+        if gene > first and (held + count > elements or gene - first == widest):
+            spans.append((first, gene))
+            first, held = gene, 0.0
+        held += count
+    if genes:
+        spans.append((first, genes))
+    for source in sources:
+        source.cut([start for start, _ in spans], workers)
+    return spans
