@@ -153,4 +153,4 @@ def evaluate(
         write_json(result.model_dump())
     else:
         write(result_text(result, width() if on_terminal() else None))
-    remark(f"wrote {output}")
+    remark(f"wrote {output}{'' if model else '; --model NAME would name the model in rankings'}")
