@@ -99,6 +99,30 @@ def test_the_digest_of_a_solution_is_over_its_content(screen: Any) -> None:
     assert len(digests | {base.dataset.solution_digest}) == 4
 
 
+@pytest.mark.parametrize("name", ["screen", "log_screen"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_order_of_genes_and_cells_decides_nothing(request: Any, name: str, sparse: bool) -> None:
+    data = request.getfixturevalue(name)
+    random = np.random.default_rng(3)
+    cells = data.solution[random.permutation(33), random.permutation(12)].copy()
+    cells.X = cells.X if sparse else cells.X.toarray()
+    metrics = [*data.metrics, "mse(exclude_targets=own)", "pds_l2"]
+    expected = data.result(metrics=metrics)
+    result = data.result(solution=cells, metrics=metrics)
+    assert result.dataset == expected.dataset
+    assert result.predictions == expected.predictions
+    assert result.units == expected.units  # to the last bit
+    assert result.result_digest == expected.result_digest
+
+
+def test_columns_without_names_lie_in_the_order_of_the_solution(screen: Any, refused: Any) -> None:
+    order = np.random.default_rng(4).permutation(12)
+    turned = screen.predictions[:, order]
+    run = screen.evaluation(solution=screen.solution[:, order].copy())
+    run.update(turned.X.toarray(), ids=turned.obs_names, perturbation=turned.obs["target"])
+    assert run.compute().result_digest == screen.result().result_digest
+
+
 def test_targets_that_are_not_known_are_flagged_where_they_matter(screen: Any) -> None:
     assert screen.result().flags == []
     assert screen.result(target_map=None).flags == ["targets_not_excluded"]

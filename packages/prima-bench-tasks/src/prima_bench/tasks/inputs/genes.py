@@ -16,19 +16,26 @@ class GeneSpace:
     """The solution's genes.
 
     Args:
-        genes: The solution's gene names, [G].
+        genes: The solution's gene names in the order of its columns, [G].
+        ordered: Keep that order; else rows are laid out by gene name, so that the order of a file decides nothing.
+
+    Attributes:
+        genes: The gene names in the order in which rows are laid out, [G].
 
     Raises:
         DataError: If a name occurs twice or is missing.
     """
 
-    def __init__(self, genes: Any) -> None:
-        self.genes: Ids = as_ids(genes, what="gene names", error=DataError)
-        if twice := repeated(self.genes):
+    def __init__(self, genes: Any, *, ordered: bool = True) -> None:
+        given = as_ids(genes, what="gene names", error=DataError)
+        if twice := repeated(given):
             raise DataError(
                 f"the solution names {counted(len(twice), 'gene')} more than once: {first_few(twice)}",
                 hint="Gene names must be unique; drop or merge the repeated columns (AnnData.var_names_make_unique()).",
             )
+        order = np.arange(len(given)) if ordered else np.argsort(given.astype(str), kind="stable")
+        self.genes: Ids = given[order]
+        self._given: ColumnOrder | None = None if np.array_equal(order, np.arange(len(given))) else order
         self._index = pd.Index(self.genes, dtype=object)
 
     def __len__(self) -> int:
@@ -39,15 +46,15 @@ class GeneSpace:
         return np.asarray(self._index.get_indexer(pd.Index(genes, dtype=object)), dtype=np.int64)
 
     def order_of(self, genes: Any, width: int) -> ColumnOrder | None:
-        """For each gene of the solution, the prediction's column that holds it, int64 [G].
+        """For each gene, the prediction's column that holds it, int64 [G].
 
         Args:
             genes: The prediction's gene names, [width]; None when its columns have no names and so must lie in the
-                solution's order.
+                order of the solution's columns.
             width: Its number of columns.
 
         Returns:
-            None when the columns already lie in the solution's order.
+            None when the columns already lie as rows are laid out.
 
         Raises:
             PredictionError: If genes are missing, superfluous or named twice, or the width is wrong.
@@ -58,7 +65,7 @@ class GeneSpace:
                     f"predictions have {width} columns, the solution has {len(self)} genes",
                     hint="Without gene names the columns must be exactly the solution's genes, in their order.",
                 )
-            return None
+            return self._given
         names = as_ids(genes, what="gene names")
         if twice := repeated(names):
             raise PredictionError(

@@ -38,8 +38,9 @@ class PerturbationSolution:
         control: Label of control cells.
         perturbations: The other labels, sorted; code p is ``perturbations[p - 1]``.
         scale: The declared scale.
-        genes: The gene space.
-        reference: The real cells, for the kernel.
+        genes: The gene space; on a user's own data in the order of their names, so that the solution's digest and
+            every score are those of its cells and genes, whatever their order.
+        reference: The real cells, for the kernel; by context where there are contexts.
         rows: Of a registered dataset, the names of all cells; None for a user's own data.
         group: Code of each cell, int64 [cells], in the order of the file.
         to_predict: Of a registered dataset, which cells predictions must hold, bool [cells].
@@ -83,7 +84,7 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
             raise UsageError(f"the solution has no column obs[{label_key!r}]", hint=f"Nearest: {near or 'none'}.")
         table = read_cells(cells, label_key=label_key, error=DataError)
         group, control, perturbations = _groups(table, as_text("control", options["control"]))
-        genes = GeneSpace(cells.var_names)
+        genes = GeneSpace(cells.var_names, ordered=source.dataset is not None)
         targets = _targets(source, options["target_map"], cells, perturbations, genes)
         labels = np.array([control, *perturbations], dtype=object)[group] if source.dataset is None else None
         check = ScaleCheck(scale, "the solution", DataError, SOLUTION_EXCESS, source.key)
