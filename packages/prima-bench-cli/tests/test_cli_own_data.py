@@ -181,6 +181,8 @@ def test_errors_speak_of_what_was_typed(cli: Cli, own: Path) -> None:
         ("target_map 'x' is neither", "--target-map 'x' is neither"),
         ("target_map='labels' reads", "--target-map labels reads"),
         ("hand in further shards with update().", "hand in further shards with --predictions."),
+        ("distinct names, or pass ids=; a cell is", "distinct names; a cell is"),
+        ("Add obs['t'], or pass perturbation=, one label for each cell.", "Add obs['t']."),
         (
             "f1_macro(labels=union), pds_l1(control_source=solution)",
             "f1_macro(labels=union), pds_l1(control_source=solution)",

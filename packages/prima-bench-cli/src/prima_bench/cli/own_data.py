@@ -23,6 +23,8 @@ OF_PREDICTIONS = ("scores",)
 _KEYWORDS = ("perturbation_key", "control", "scale", "target_map", "label_key", "classes", "scores", "solution")
 _KEYWORD = re.compile(rf"\b({'|'.join(_KEYWORDS)})=(?:'([^']*)'|\"([^\"]*)\")?|\b(target_map)\b")
 _CALLS = {"Call update()": "Give --predictions", "update()": "--predictions"}
+_NO_OPTION = re.compile(r",? or pass (?:ids|perturbation)=(?:, one \w+ for each \w+)?")
+"""Ways out that the command line does not have, since files say it themselves."""
 
 
 def option(keyword: str) -> str:
@@ -107,6 +109,7 @@ def as_options(sentence: str) -> str:
     >>> as_options("classes= lacks 'B'; declare scale='counts'")
     "--classes lacks 'B'; declare --scale counts"
     """
+    sentence = _NO_OPTION.sub("", sentence)
     for call, words in _CALLS.items():
         sentence = sentence.replace(call, words)
     return _KEYWORD.sub(lambda m: " ".join(filter(None, (option(m[1] or m[4]), m[2] or m[3]))), sentence)
