@@ -155,7 +155,7 @@ def test_help_teaches_with_examples(cli: Callable[..., Any], command: list[str])
     assert f"prima-bench {' '.join(command)}".strip() in answer.out.replace("Usage: prima-bench", "", 1)
     assert "\x1b" not in answer.out
     assert max(map(len, answer.out.splitlines())) <= 80
-    for typed_like_python in ("{", "<str>", "<path>", "list["):
+    for typed_like_python in ("{", "}", "<str>", "<path>", "list["):
         assert typed_like_python not in answer.out
 
 

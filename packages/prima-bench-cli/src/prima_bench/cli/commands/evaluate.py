@@ -29,14 +29,14 @@ def evaluate(
             "--predictions",
             "-p",
             metavar="FILE",
-            help="Predictions; every file is one update.",
+            help="Predictions, or some of their shards.",
             exists=True,
             dir_okay=False,
         ),
     ] = None,
     more: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE", help="More predictions, as *.h5ad gives.", exists=True, dir_okay=False),
+        typer.Argument(metavar="FILE", help="More shards, as *.h5ad gives.", exists=True, dir_okay=False),
     ] = None,
     dataset: Dataset = None,
     metrics: Annotated[

@@ -19,7 +19,7 @@ def leaderboard(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR|FILE...", help="Result files, and folders that are searched to the bottom.", exists=True
+            metavar="DIR|FILE", help="Result files, and folders that are searched to the bottom.", exists=True
         ),
     ],
     as_json: Json = False,
