@@ -134,6 +134,56 @@ def test_scores_that_are_no_probabilities(labelled: Any, poke: float, seen: str)
     assert "'c05'" in caught.value.message
 
 
+def rounded(labelled: Any, dtype: torch.dtype, error: float = 0.0) -> tuple[torch.Tensor, Any]:
+    """Probabilities in half precision, the first row off by ``error`` beyond rounding, and the rows' names."""
+    scores = torch.from_numpy(labelled.others["scores"].to_numpy(dtype=np.float64, copy=True))
+    scores[0] *= 1 + error
+    return scores.to(dtype), list(labelled.others["scores"].index)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_probabilities_in_half_precision(labelled: Any, dtype: torch.dtype) -> None:
+    exact = labelled.result(labelled.others["scores"], metrics=SCORE_METRICS)
+    scores, ids = rounded(labelled, dtype)
+    off = (scores.double().sum(dim=1) - 1).abs().max()
+    assert (off > 1e-3) == (dtype == torch.bfloat16)  # so that a tolerance of 0.001 would not do
+    digests = set()
+    for rows in (range(24), range(23, -1, -1)):
+        run = labelled.evaluation(metrics=SCORE_METRICS)
+        run.update(scores[list(rows)[:1]], ids=[ids[i] for i in list(rows)[:1]])
+        run.update(scores[list(rows)], ids=[ids[i] for i in rows])
+        result = run.compute()
+        digests.add(result.result_digest)
+        for name, score in exact.scores.items():
+            assert result.scores[name].value == pytest.approx(score.value, rel=2e-2)
+    assert len(digests) == 1
+
+
+def test_half_precision_excuses_no_more_than_its_rounding(labelled: Any, refused: Any) -> None:
+    scores, ids = rounded(labelled, torch.bfloat16, error=0.02)
+    run = labelled.evaluation()
+    with pytest.raises(PredictionError, match=r"do not sum to 1 within 0.008 in 1 row .*'c00'"):
+        run.update(scores, ids=ids)
+    scores, ids = rounded(labelled, torch.bfloat16)
+    with pytest.raises(PredictionError, match=r"do not sum to 1 within 0.001 in \d+ rows") as caught:
+        run.update(scores.float(), ids=ids)
+    assert "half precision" in caught.value.hint.lower()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("off", [0.00098, 0.00102])
+def test_what_passes_the_update_can_be_scored(labelled: Any, dtype: Any, off: float) -> None:
+    scores = labelled.others["scores"].astype(np.float64)
+    scores = (scores.div(scores.sum(axis=1), axis=0) * (1 + off)).astype(dtype)
+    run = labelled.evaluation(metrics=SCORE_METRICS)
+    if off < 0.001:
+        run.update(scores)
+        assert run.compute().predictions.n_rows == 24
+    else:
+        with pytest.raises(PredictionError, match=r"within 0.001 in 24 rows"):
+            run.update(scores)
+
+
 def test_logits_are_declared_not_guessed(labelled: Any) -> None:
     scores = labelled.others["scores"]
     logits = np.log(scores) + 3.5

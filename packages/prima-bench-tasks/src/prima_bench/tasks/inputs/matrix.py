@@ -5,7 +5,7 @@ float32 or float64, C-contiguous, or CSR with columns ascending, unique and with
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
@@ -46,6 +46,7 @@ class Matrix:
         read: Rows ``start`` to ``stop`` as a numpy array or CSR.
         error: What to raise.
         fresh: Whether nobody else holds the memory of what ``read`` returns.
+        epsilon: Distance from 1 to the next number in the type of the values, 2^-7 for bfloat16; 0 for integers.
     """
 
     shape: tuple[int, int]
@@ -54,6 +55,7 @@ class Matrix:
     read: Callable[[int, int], Any]
     error: type[PrimaBenchError]
     fresh: bool = False
+    epsilon: float = 0.0
 
     def blocks(
         self, columns: npt.NDArray[np.int64] | None = None, keep: npt.NDArray[np.bool_] | None = None
@@ -148,7 +150,8 @@ def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ma
             raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
         plain = np.asarray(x) if isinstance(x, np.ndarray) else x
         item = 4 if x.dtype.itemsize < 4 else x.dtype.itemsize
-        return Matrix((x.shape[0], x.shape[1]), False, item * x.shape[1], lambda a, b: plain[a:b], error)
+        shape, epsilon = (x.shape[0], x.shape[1]), _epsilon(x.dtype)
+        return Matrix(shape, False, item * x.shape[1], lambda a, b: plain[a:b], error, epsilon=epsilon)
     raise error(
         f"a matrix of type {type(x).__module__}.{type(x).__name__} cannot be read",
         hint="Give a numpy array, torch tensor, scipy sparse matrix or backed AnnData.",
@@ -200,7 +203,7 @@ def _sparse_matrix(
     x: Any, nnz: float, read: Callable[[int, int], Any], fresh: bool, error: type[PrimaBenchError]
 ) -> Matrix:
     bytes_per_row = (nnz / max(x.shape[0], 1)) * (x.dtype.itemsize + 4) + 8
-    return Matrix((x.shape[0], x.shape[1]), True, bytes_per_row, read, error, fresh)
+    return Matrix((x.shape[0], x.shape[1]), True, bytes_per_row, read, error, fresh, _epsilon(x.dtype))
 
 
 def _slice(x: Any, start: int, stop: int) -> Any:
@@ -213,14 +216,16 @@ def _from_tensor(x: torch.Tensor, error: type[PrimaBenchError]) -> Matrix:
     if x.ndim != 2:
         raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
     x = x.detach()
+    epsilon = torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
     if x.layout != torch.strided:
-        return open_matrix(tensor_to_csr(x, error), error=error)
+        return replace(open_matrix(tensor_to_csr(x, error), error=error), epsilon=epsilon)
 
     def read(start: int, stop: int) -> npt.NDArray[Any]:
         rows = x[start:stop].cpu()
         return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
 
-    return Matrix((x.shape[0], x.shape[1]), False, max(x.element_size(), 4) * x.shape[1], read, error)
+    shape, bytes_per_row = (x.shape[0], x.shape[1]), max(x.element_size(), 4) * x.shape[1]
+    return Matrix(shape, False, bytes_per_row, read, error, epsilon=epsilon)
 
 
 def _from_frame(x: pd.DataFrame, error: type[PrimaBenchError]) -> Matrix:
@@ -241,4 +246,10 @@ def _from_frame(x: pd.DataFrame, error: type[PrimaBenchError]) -> Matrix:
         rows = x.iloc[start:stop]
         return rows.to_numpy(common) if plain else rows.to_numpy(common, na_value=np.nan)
 
-    return Matrix((x.shape[0], x.shape[1]), False, float(common.itemsize * x.shape[1]), read, error)
+    coarsest = max((_epsilon(dtype) for dtype in x.dtypes if isinstance(dtype, np.dtype)), default=0.0)
+    shape, bytes_per_row = (x.shape[0], x.shape[1]), float(common.itemsize * x.shape[1])
+    return Matrix(shape, False, bytes_per_row, read, error, epsilon=coarsest)
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
