@@ -151,14 +151,15 @@ def reference_of(data: Data) -> PerturbationReference:
 
 
 def test_every_registered_metric_has_an_expectation() -> None:
-    assert {s.name for s in list_specs("perturbation")} == set(EXPECTED)
+    elsewhere = {s.name for s in list_specs("perturbation") if s.name.startswith("de_")}  # test_de_formulas
+    assert {s.name for s in list_specs("perturbation")} == set(EXPECTED) | elsewhere
 
 
 @given(data=st.data())
 def test_values_equal_numpy(data: st.DataObject) -> None:
     problem = data.draw(problems())
     params = {}
-    for spec in list_specs("perturbation"):
+    for spec in (s for s in list_specs("perturbation") if s.name in EXPECTED):
         drawn = {p.name: data.draw(PARAMS[p.name], label=p.name) for p in spec.params if data.draw(st.booleans())}
         if problem.scale != "counts":
             drawn.pop("target_sum", None)

@@ -9,6 +9,50 @@ CONTROL_SOURCE = Param(
     summary="Whose control cells the prediction's effect is taken against; the truth always has its own.",
 )
 
+DEBIASED_CONVENTION = Param(
+    name="convention",
+    default="default",
+    choices=("default", "vcc2026"),
+    summary="How noise is subtracted. vcc2026: as cell-eval2 0.20, see the notes.",
+)
+
+DE_K = Param(name="k", default=0, summary="At most so many genes of each list; 0 for as many as there are.")
+
+DE_SCORE = Param(
+    name="score",
+    default="statistic",
+    choices=("statistic", "fdr"),
+    summary="What ranks the genes: the prediction's z score, or -log10 of its false discovery rate.",
+)
+
+DE_TABLE = Param(
+    name="table",
+    default="default",
+    choices=("default", "vcc2026", "cell_eval"),
+    summary=(
+        "How differential expression is tested. default: counts per 10,000, genes that 1 % of the solution's control "
+        "cells express, a fold change with a finite floor. vcc2026: as cell-eval2 0.20. cell_eval: as cell-eval 0.8.2, "
+        "predictions against their own control cells."
+    ),
+)
+
+EXCLUDE_DE_TARGETS = Param(
+    name="exclude_targets",
+    default="table",
+    choices=("table", "none", "own", "panel"),
+    summary=(
+        "Leave out the perturbation's own target genes, those of all perturbations, or none; table: as its convention "
+        "does, own but for cell_eval."
+    ),
+)
+
+EXCLUDE_OWN_TARGETS = Param(
+    name="exclude_targets",
+    default="own",
+    choices=("none", "own", "panel"),
+    summary="Leave out the perturbation's own target genes, those of all perturbations, or none.",
+)
+
 EXCLUDE_PANEL_TARGETS = Param(
     name="exclude_targets",
     default="panel",
@@ -27,6 +71,13 @@ LEAVE_ONE_OUT = Param(
     name="leave_one_out",
     default=True,
     summary="Measure a perturbation from the mean of the others; false: from the mean of all, itself included.",
+)
+
+RANKING = Param(
+    name="ranking",
+    default="mid",
+    choices=("mid", "position"),
+    summary="1 - k / (P - 1) with half of the ties in k; position: 1 - k / P, with ties in the order of their codes.",
 )
 
 TARGET_SUM = Param(
