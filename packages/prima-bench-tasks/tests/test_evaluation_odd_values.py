@@ -192,7 +192,7 @@ TABLES: dict[str, Callable[[], Any]] = {
 }
 
 ODD = SCALARS | PLAIN | ARRAYS | TABLES
-OPTIONS = ("perturbation_key", "control", "scale", "target_map", "label_key", "classes", "scores")
+OPTIONS = ("perturbation_key", "control", "scale", "target_map", "context_key", "label_key", "classes", "scores")
 OWN = {"screen": OPTIONS[:4], "labelled": OPTIONS[4:]}
 
 
@@ -238,6 +238,7 @@ def test_predictions_names_and_labels(data: Any, name: str) -> None:
         lambda: run.update(rows, perturbation=odd()),
         lambda: run.update(bare, ids=odd(), **labels),
         lambda: run.update(bare, ids=ids, perturbation=odd()),
+        lambda: run.update(rows, context=odd()),
     ):
         if is_refused(call):
             assert "0 rows" in repr(run)
@@ -265,7 +266,9 @@ def test_what_cannot_be_recorded_of_a_model_is_refused(labelled: Any) -> None:
 def test_every_argument_is_tried() -> None:
     tried = {"task", "dataset", "metrics", "device", "model", "solution", "anchors", "options"}
     assert set(inspect.signature(Evaluation).parameters) <= tried
-    assert set(inspect.signature(Evaluation.update).parameters) == {"self", "predictions", "ids", "perturbation"}
+    assert set(inspect.signature(Evaluation.update).parameters) == {
+        "self", "predictions", "ids", "perturbation", "context"
+    }  # fmt: skip
 
 
 def test_wrong_keywords_are_errors_of_python(labelled: Any) -> None:

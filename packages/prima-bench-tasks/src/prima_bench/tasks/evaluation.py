@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from prima_bench.metrics.device import resolve_device
-from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError
+from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError, SyncError
 from prima_bench.tasks.anchors import UNCALIBRATED, Anchored, Anchors, measure, uncalibrated
 from prima_bench.tasks.artifacts import solution_path, stored_anchors
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
@@ -56,8 +56,9 @@ class Evaluation:
         anchors: Measure what naive models and a replicate score on your own solution, so that scores get a ``skill``;
             that takes about as long as seven evaluations, once. A registered dataset brings its anchors.
         **options: How your solution is read. Perturbation: ``perturbation_key``, ``control``, ``scale``,
-            ``target_map``. Classification: ``label_key``, ``classes``; and ``scores="logit"`` where predicted scores
-            are no probabilities, which may stand beside a dataset too.
+            ``target_map``, and ``context_key`` where perturbations are scored within contexts (cell types, donors),
+            each against control cells of its own. Classification: ``label_key``, ``classes``; and ``scores="logit"``
+            where predicted scores are no probabilities, which may stand beside a dataset too.
 
     Raises:
         UnknownNameError: If the task, the dataset or a metric does not exist.
@@ -86,7 +87,7 @@ class Evaluation:
         anchors: bool = False,
         **options: Any,
     ) -> None:
-        check_arguments(task, dataset, metrics, device)
+        check_arguments(task, dataset, metrics, device, anchors)
         spec = get_task(task).spec
         self._refs = resolve_metrics(task, metrics)
         self._model = _model_record(model)
@@ -96,6 +97,7 @@ class Evaluation:
         self._problem = open_problem(spec, source, self._device)
         self._panel = self._problem.panel(self._refs)
         self._ledger = Ledger(self._problem.identity_hint)
+        self._ignored = False
         self._task = TaskRecord(name=spec.name, version=spec.version, digest=spec.digest)
         self._dataset = _dataset_record(source, self._problem.solution_digest)
         # Ranks that score against different things must not exchange rows.
@@ -108,7 +110,7 @@ class Evaluation:
             raise UsageError(f"anchors cannot be measured for {spec.name}", hint="Leave anchors out.")
         self._seconds = 0.0
 
-    def update(self, predictions: Any, ids: Any = None, *, perturbation: Any = None) -> None:
+    def update(self, predictions: Any, ids: Any = None, *, perturbation: Any = None, context: Any = None) -> None:
         """Take in predictions: all of these rows, or none when one is refused.
 
         Args:
@@ -119,15 +121,17 @@ class Evaluation:
             ids: Names of the rows, where ``predictions`` carry none or others.
             perturbation: On your own data, the perturbation of each cell, where ``predictions`` do not say it. Like
                 ``ids`` a list in the rows' order, or a Series, which is matched to the rows by its index.
+            context: The same for each cell's context, where the solution was given a ``context_key``.
 
         Raises:
             PredictionError: If the predictions cannot be scored, naming the first few rows. Earlier updates stand.
         """
         with self._timed(), _kernel_errors():
-            encoded = self._problem.encode(predictions, ids, perturbation)
+            encoded = self._problem.encode(predictions, ids, perturbation, context)
             self._ledger.check(encoded.rows)
             self._panel.extend(encoded.chunks)
             self._ledger.add(encoded.rows)
+            self._ignored = self._ignored or encoded.ignored
 
     def compute(self) -> EvalResult:
         """Score everything that was handed in, on all ranks alike. More updates may follow.
@@ -137,11 +141,12 @@ class Evaluation:
                 too large to be scored.
         """
         with self._timed(), _kernel_errors(), self._named(), self._panel.synced() as batch:
-            _refuse_nothing(batch)
+            self._refuse_nothing(batch)
             coverage = self._problem.check_complete(batch)
             scores = self._panel.score_all(batch)
             _refuse_infinite(scores)
             fingerprint = self._problem.fingerprint(batch)
+            flags = [*self._problem.flags, *self._problem.flags_of(batch)]
             anchors = self._measured_anchors()
         return EvalResult.build(
             task=self._task,
@@ -158,7 +163,7 @@ class Evaluation:
             scores=score_records(scores, self._refs, self._problem.unit_codes, self._problem.unit_kind, anchors),
             units=units_record(scores, self._problem),
             provenance=provenance(str(self._device), self._seconds),
-            flags=[*self._problem.flags, *self._uncalibrated(anchors)],
+            flags=[*flags, *self._uncalibrated(anchors)],
         )
 
     def _measured_anchors(self) -> Anchors | None:
@@ -173,11 +178,22 @@ class Evaluation:
         """Forget all predictions; the solution and the metrics stay."""
         self._panel.reset()
         self._ledger.clear()
+        self._ignored = False
         self._seconds = 0.0
 
     def __repr__(self) -> str:
         metrics = ", ".join(map(str, self._refs))
         return f"<Evaluation {self._task.name} / {self._dataset.key}: {self._panel.n_rows} rows; {metrics}>"
+
+    def _refuse_nothing(self, batch: "Batch") -> None:
+        if batch.n:
+            return
+        if self._ignored:
+            raise PredictionError(
+                f"no predictions were handed in, only {self._problem.ignored}, which are taken from the solution",
+                hint=f"Predict every {self._problem.unit_kind} of the solution.",
+            )
+        raise PredictionError("no predictions were handed in", hint="Call update(predictions=...) before compute().")
 
     @contextmanager
     def _timed(self) -> "Iterator[None]":
@@ -192,6 +208,12 @@ class Evaluation:
         """Put names in the place of the kernel's row ids and codes."""
         try:
             yield
+        except SyncError as error:
+            raise PredictionError(
+                error.message,
+                hint="Every rank must build its Evaluation from the same task, data and metrics, and all must hand in "
+                "predictions of one form.",
+            ) from error
         except ConflictingRowsError as error:
             names = self._problem.names_of(error.rows) or self._ledger.names_of(error.rows)
             raise PredictionError(
@@ -199,11 +221,9 @@ class Evaluation:
                 hint=self._problem.identity_hint,
             ) from error
         except ProfileError as error:
-            units = dict(zip(self._problem.unit_codes, self._problem.unit_ids, strict=True))
-            # The kernel's code 0 is the control; units are counted from the first perturbation on.
-            names = [units.get(code - 1, "the control") for code in error.groups]
+            labels = [self._problem.labels[code] for code in error.groups]
             raise PredictionError(
-                f"predicted expression is too large to be scored: {self._problem.unit_kind} {first_few(names)}",
+                f"predicted expression is too large to be scored: perturbation {first_few(labels)}",
                 hint="Predict values on the scale of the solution.",
             ) from error
 
@@ -266,8 +286,3 @@ def _refuse_infinite(scores: "Mapping[str, Score]") -> None:
                 f"{name} has no finite value for these predictions",
                 hint="They hold values too large to be scored. Predict values on the scale of the solution.",
             )
-
-
-def _refuse_nothing(batch: "Batch") -> None:
-    if not batch.n:
-        raise PredictionError("no predictions were handed in", hint="Call update(predictions=...) before compute().")

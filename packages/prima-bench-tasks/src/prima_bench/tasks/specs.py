@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+UNIT_LEVELS = " | "
+"""Between the levels of a unit's name, and of what a unit is: ``"context | perturbation"``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineSpec:

@@ -23,12 +23,14 @@ class CellTable:
         genes: Names of the columns; None when they have none.
         labels: The perturbation of each cell; None when it is not given.
         matrix: Expression, [n, genes], not read yet.
+        contexts: The context (cell type, donor) of each cell; None when it is not given.
     """
 
     ids: Ids
     genes: Any
     labels: Any
     matrix: Matrix
+    contexts: Any = None
 
 
 def read_cells(
@@ -36,7 +38,9 @@ def read_cells(
     *,
     ids: Any = None,
     labels: Any = None,
+    contexts: Any = None,
     label_key: str,
+    context_key: str | None = None,
     error: type[PrimaBenchError] = PredictionError,
 ) -> CellTable:
     """Take cells from any accepted form.
@@ -44,10 +48,12 @@ def read_cells(
     Args:
         x: An AnnData (``X``, ``obs_names``, ``var_names``, ``obs[label_key]``); a DataFrame (index, columns, and the
             label column if it has one); a tensor, array or sparse matrix with ``ids``; or the arrays ``x``, ``ids``,
-            ``genes``, ``perturbation`` of an ``.npz`` file.
+            ``genes``, ``perturbation``, ``context`` of an ``.npz`` file.
         ids: Names of the cells, in place of those that ``x`` carries. A Series is matched by its index.
         labels: Perturbation of each cell, in place of the column. A Series is matched by its index.
+        contexts: Context of each cell, in place of the column. A Series is matched by its index.
         label_key: Name of the column that holds labels.
+        context_key: Name of the column that holds contexts; None where none is wanted.
         error: What to raise.
 
     Raises:
@@ -56,19 +62,23 @@ def read_cells(
     names: Any = None
     genes: Any = None
     own_labels: Any = None
+    own_contexts: Any = None
     if isinstance(x, anndata.AnnData):
         names, genes = x.obs_names, x.var_names
         own_labels = one_column(x.obs, label_key, error) if label_key in x.obs else None
+        own_contexts = one_column(x.obs, context_key, error) if context_key and context_key in x.obs else None
         x = expression_of(x, error)
         if x is None:
             raise error("the AnnData has no X", hint="Put the expression of the cells into X.")
     elif isinstance(x, pd.DataFrame):
         own_labels = one_column(x, label_key, error) if label_key in x else None
-        x = x if own_labels is None else x.drop(columns=label_key)
+        own_contexts = one_column(x, context_key, error) if context_key and context_key in x else None
+        x = x.drop(columns=[key for key in (label_key, context_key) if key in x])
         names, genes = x.index, x.columns
     elif isinstance(x, Arrays):
-        _check_keys(x, ("x", "ids", "genes", "perturbation"), error)
-        names, genes, own_labels, x = x.get("ids"), x.get("genes"), x.get("perturbation"), x["x"]
+        _check_keys(x, ("x", "ids", "genes", "perturbation", "context"), error)
+        own_labels, own_contexts = x.get("perturbation"), x.get("context") if context_key else None
+        names, genes, x = x.get("ids"), x.get("genes"), x["x"]
     if x is None or isinstance(x, pd.Series | list | dict):
         raise error(
             f"a {type(x).__name__} holds no cells", hint="Give an AnnData, DataFrame, tensor, array with ids, or path."
@@ -88,7 +98,8 @@ def read_cells(
     if n == 0:
         raise error("there are no rows", hint="Leave out empty shards.")
     own_labels = own_labels if labels is None else in_row_order(labels, [names, given], "perturbation labels", error)
-    return CellTable(given, genes, own_labels, matrix)
+    own_contexts = own_contexts if contexts is None else in_row_order(contexts, [names, given], "contexts", error)
+    return CellTable(given, genes, own_labels, matrix, own_contexts)
 
 
 def _check_keys(arrays: Arrays, allowed: tuple[str, ...], error: type[PrimaBenchError]) -> None:

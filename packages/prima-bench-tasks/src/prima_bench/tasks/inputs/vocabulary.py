@@ -106,7 +106,7 @@ class Vocabulary:
         self, labels: Sequence[str], what: str, special: dict[str, int] | None = None, *, numbers: str = _AS_STRINGS
     ) -> None:
         self.labels = list(labels)
-        self._what = what
+        self.what = what
         self._numbers = numbers
         self._codes = {**(special or {}), **{label: code for code, label in enumerate(labels)}}
 
@@ -116,7 +116,7 @@ class Vocabulary:
         Raises:
             PredictionError: If a label is missing, or unknown: naming the nearest labels and the first few rows.
         """
-        raw, names = distinct(values, ids, self._what, error=PredictionError, numbers=self._numbers)
+        raw, names = distinct(values, ids, self.what, error=PredictionError, numbers=self._numbers)
         unknown = [position for position, name in enumerate(names) if name not in self._codes]
         if unknown:
             raise self._unknown(raw, names, unknown, ids)
@@ -142,7 +142,7 @@ class Vocabulary:
         numbers = f" {self._numbers}" if all(_NUMBER.fullmatch(names[p]) for p in unknown) else ""
         more = f" and {counted(len(unknown) - 3, 'more label')}" if len(unknown) > 3 else ""
         return PredictionError(
-            f"unknown {self._what} {', '.join(lines)}{more}",
+            f"unknown {self.what} {', '.join(lines)}{more}",
             hint=f"Labels must be spelled as in the solution; {'; '.join(close)}.{numbers}",
         )
 

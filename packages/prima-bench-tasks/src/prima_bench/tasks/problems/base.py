@@ -42,10 +42,12 @@ class Encoded:
     Attributes:
         rows: Their names, row ids and content digests.
         chunks: What the panel takes.
+        ignored: Whether some rows were left out, because rows of their kind are not scored.
     """
 
     rows: Rows
     chunks: list[Chunk]
+    ignored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +89,38 @@ class Problem(Protocol):
     """One opened solution.
 
     Attributes:
-        unit_kind: What a unit is (``"perturbation"``, ``"class"``).
+        labels: The names of the kernel's codes.
+        unit_kind: What a unit is (``"perturbation"``, ``"class"``); two levels are parted by ``UNIT_LEVELS``.
         unit_ids: The units' names.
         unit_codes: Each unit's position in ``Score.units``.
         unit_n_obs: The solution's rows of each unit.
         solution_digest: ``sha256:...`` of what is scored against.
-        flags: What a reader must know before trusting a score.
+        flags: What a reader must know before trusting a score, whatever the predictions.
+        ignored: What rows are that are not scored (``"control cells"``); empty where all rows are.
         identity_hint: How to mend one name with two contents.
     """
 
+    labels: list[str]
     unit_kind: str
     unit_ids: list[str]
     unit_codes: list[int]
     unit_n_obs: list[int]
     solution_digest: str
     flags: list[str]
+    ignored: str
     identity_hint: str
 
     def panel(self, refs: Sequence[MetricRef]) -> Panel:
         """The metrics of an evaluation over one buffer."""
 
-    def encode(self, predictions: Any, ids: Any, labels: Any) -> Encoded:
+    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Encoded:
         """Parse, check and align predictions; nothing is stored. Raises PredictionError."""
 
     def check_complete(self, batch: Batch) -> Coverage:
         """Raise PredictionError unless everything that had to be predicted was."""
+
+    def flags_of(self, batch: Batch) -> list[str]:
+        """What a reader must know of these predictions before trusting a score."""
 
     def fingerprint(self, batch: Batch) -> str:
         """``sha256:...`` over the rows of a batch."""

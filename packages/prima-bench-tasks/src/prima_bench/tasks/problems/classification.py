@@ -57,6 +57,7 @@ class ClassificationProblem:
     """
 
     unit_kind = "class"
+    ignored = ""
     identity_hint = "A row that comes twice, as samplers pad, must hold the same prediction both times."
 
     def __init__(self, task: TaskSpec, source: Source, device: torch.device) -> None:
@@ -66,7 +67,7 @@ class ClassificationProblem:
         self._device = device
         table, declared = _read_solution(source, self._label_key)
         raw, names = distinct(table.labels, table.ids, "class", error=DataError)
-        self.classes = _classes(options["classes"] if declared is None else declared, names)
+        self.classes = self.labels = _classes(options["classes"] if declared is None else declared, names)
         if twice := repeated(table.ids):
             raise DataError(
                 f"the solution names {counted(len(twice), 'row')} more than once: {first_few(twice)}",
@@ -91,20 +92,22 @@ class ClassificationProblem:
         metrics = build_metrics(refs, {"num_classes": len(self.classes), "scores": self._scores})
         return Panel(metrics).to(self._device)
 
-    def encode(self, predictions: Any, ids: Any, labels: Any) -> Encoded:
+    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Encoded:
         """Parse, check and align predictions.
 
         Args:
             predictions: Labels or scores in any form that ``inputs.labels`` reads, or a path.
             ids: Names of the rows, where the predictions carry none.
             labels: Must be None.
+            contexts: Must be None.
 
         Raises:
             PredictionError: If they cannot be scored.
             UsageError: If ``labels`` is given.
         """
-        if labels is not None:
-            raise UsageError("perturbation= has no meaning for this task", hint="Leave it out.")
+        for name, given in (("perturbation", labels), ("context", contexts)):
+            if given is not None:
+                raise UsageError(f"{name}= has no meaning for this task", hint="Leave it out.")
         columns = list(dict.fromkeys((self._label_key, DEFAULT_COLUMN)))
         with opened(predictions, error=PredictionError, text=columns) as x:
             table = read_labels(x, ids=ids, columns=columns, classes=self.classes)
@@ -129,6 +132,10 @@ class ClassificationProblem:
                 hint="Every row of the solution must be predicted; hand in further shards with update().",
             )
         return Coverage(batch.n, len(self.unit_ids), 1.0)
+
+    def flags_of(self, batch: Batch) -> list[str]:
+        """Nothing: no prediction of classes is set apart."""
+        return []
 
     def fingerprint(self, batch: Batch) -> str:
         """``sha256:...`` over ids and labels, or scores and what they are declared to be."""

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.base import Batch, Score, SparseRows
+from prima_bench.metrics.numerics import BLOCK_ROWS
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.perturbation.anchors import other_perturbations, pasted_control, split_half
 from prima_bench.metrics.spec import MetricRef
-from prima_bench.tasks.errors import PredictionError, counted, first_few
+from prima_bench.tasks.errors import PredictionError, UsageError, counted, first_few
 from prima_bench.tasks.inputs import expression
 from prima_bench.tasks.inputs.cells import CellTable, read_cells
 from prima_bench.tasks.inputs.files import opened
@@ -27,15 +28,18 @@ from prima_bench.tasks.inputs.scale import PREDICTION_EXCESS, ScaleCheck
 from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary
 from prima_bench.tasks.problems.base import Chunk, Coverage, Encoded, Source, build_metrics, fingerprint_of
 from prima_bench.tasks.problems.perturbation_solution import read_solution
-from prima_bench.tasks.specs import TaskSpec
+from prima_bench.tasks.specs import UNIT_LEVELS, TaskSpec
 
 NO_TARGETS = "targets_not_excluded"
 """Flag: a metric leaves out target genes, but none are known."""
 
+ALL_ZERO = "all_predictions_zero"
+"""Flag: no predicted cell holds any expression, as in a test split that is handed in as it is."""
+
 _STAND_INS = {"replicate": split_half, "paste_control": pasted_control, "other_perturbations": other_perturbations}
 
-Identified = tuple[Int64, Codes, npt.NDArray[np.bool_]]
-"""Of each row: its row id, its code, and whether it is kept."""
+Identified = tuple[Int64, Codes, Codes, npt.NDArray[np.bool_]]
+"""Of each row: its row id, its code, its context, and whether it is kept."""
 
 
 class PerturbationProblem:
@@ -51,8 +55,6 @@ class PerturbationProblem:
         DataError: If the solution cannot be used.
     """
 
-    unit_kind = "perturbation"
-
     def __init__(self, task: TaskSpec, source: Source, device: torch.device) -> None:
         self._device = device
         self._solution = read_solution(source, device)
@@ -61,11 +63,16 @@ class PerturbationProblem:
         self._check = ScaleCheck(solution.scale, "predictions", PredictionError, PREDICTION_EXCESS, source.key)
         self._digest = RowDigest(len(solution.genes))
         self._needs_control: list[str] = []
-        self.unit_ids = solution.perturbations
-        self.unit_codes = list(range(len(self.unit_ids)))
-        self.unit_n_obs = np.bincount(solution.group)[1:].tolist()
+        self.labels = self._vocabulary.labels
+        self._contexts = Vocabulary(solution.contexts, "context")
+        self.unit_kind = UNIT_LEVELS.join(["context", "perturbation"] if solution.contexts else ["perturbation"])
+        cells = self._cells_of(solution.group, solution.context)
+        self.unit_codes = np.flatnonzero(cells[:, 1:]).tolist()
+        self.unit_n_obs = cells[:, 1:].ravel()[self.unit_codes].tolist()
+        self.unit_ids = self._unit_names(self.unit_codes)
         self.solution_digest = solution.digest
         self.flags: list[str] = []
+        self.ignored = "control cells"
         self.identity_hint = (
             "Give the cells of each shard distinct names, or pass ids=; a cell is known by its perturbation and name."
             if solution.rows is None
@@ -80,21 +87,26 @@ class PerturbationProblem:
         self.flags = [NO_TARGETS] if excludes and self._solution.reference.targets is None else []
         return Panel(metrics).to(self._device)
 
-    def encode(self, predictions: Any, ids: Any, labels: Any) -> Encoded:
+    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Encoded:
         """Parse, check and align predictions.
 
         Args:
             predictions: Cells in any form that ``inputs.cells`` reads, or a path.
             ids: Names of the cells, where the predictions carry none.
             labels: Perturbation of each cell, in place of a column of the predictions.
+            contexts: Context of each cell, in place of a column of the predictions.
 
         Raises:
             PredictionError: If they cannot be scored.
         """
-        with opened(predictions, error=PredictionError, text=(self._solution.label_key,)) as x:
-            table = read_cells(x, ids=ids, labels=labels, label_key=self._solution.label_key)
-            rows = self._solution.rows
-            index, group, keep = self._own(table) if rows is None else self._registered(table, rows)
+        solution = self._solution
+        if contexts is not None and not solution.contexts:
+            raise UsageError("context= was given, but the solution has no contexts", hint="Add context_key=.")
+        keys = solution.label_key, solution.context_key
+        with opened(predictions, error=PredictionError, text=[*filter(None, keys)]) as x:
+            table = read_cells(x, ids=ids, labels=labels, contexts=contexts, label_key=keys[0], context_key=keys[1])
+            rows = solution.rows
+            index, group, context, keep = self._own(table) if rows is None else self._registered(table, rows)
             digests = np.zeros(len(index), dtype=np.int64)
             chunks: list[Chunk] = []
             for taken, block in expression.blocks(table, self._solution.genes, self._check, keep):
@@ -103,8 +115,10 @@ class PerturbationProblem:
                     "x": expression.to_kernel(block, self._device),
                     "group": self._tensor(group[taken]),
                 }
+                if solution.contexts:
+                    fields["context"] = self._tensor(context[taken])
                 chunks.append((self._tensor(index[taken]), fields))
-        return Encoded(Rows(table.ids[keep], index[keep], digests[keep], "cells"), chunks)
+        return Encoded(Rows(table.ids[keep], index[keep], digests[keep], "cells"), chunks, ignored=not keep.all())
 
     def check_complete(self, batch: Batch) -> Coverage:
         """Every named cell, or on own data every perturbation, must be predicted.
@@ -114,7 +128,8 @@ class PerturbationProblem:
         """
         solution = self._solution
         group = batch.tensor("group").cpu().numpy()
-        predicted = np.bincount(group, minlength=1 + len(self.unit_ids))
+        context = batch.tensor("context").cpu().numpy() if "context" in batch else np.zeros_like(group)
+        predicted = self._cells_of(group, context)
         if solution.rows is not None:
             wanted = solution.to_predict.copy()
             wanted[batch.index.cpu().numpy()] = False
@@ -124,22 +139,29 @@ class PerturbationProblem:
                     f"{first_few(solution.rows.ids[wanted])}",
                     hint="Predict every cell of the test split whose obs['to_predict'] is true.",
                 )
-        missing = [self.unit_ids[p] for p in np.flatnonzero(predicted[1:] == 0)]
-        if missing:
+        found = predicted[:, 1:].ravel()
+        if missing := [name for name, c in zip(self.unit_ids, self.unit_codes, strict=True) if not found[c]]:
+            where = " in every context where the solution has it" if solution.contexts else " of the solution"
             raise PredictionError(
                 f"{len(missing)} of {len(self.unit_ids)} perturbations without predicted cells: {first_few(missing)}",
-                hint="Predict at least one cell of every perturbation of the solution.",
+                hint=f"Predict at least one cell of every perturbation{where}.",
             )
-        if self._needs_control and not predicted[0]:
+        if self._needs_control and not predicted[:, 0].all():
             raise PredictionError(
                 f"{', '.join(self._needs_control)} needs predicted control cells, and there are none",
                 hint=f"Predict cells labelled {solution.control!r}, or use control_source=solution.",
             )
-        return Coverage(int(predicted[1:].sum()), len(self.unit_ids), 1.0)
+        return Coverage(int(found.sum()), len(self.unit_ids), 1.0)
+
+    def flags_of(self, batch: Batch) -> list[str]:
+        """``all_predictions_zero`` where no cell of a perturbation holds any expression."""
+        perturbed = (batch.tensor("group") > 0).nonzero().flatten()
+        blocks = (batch.rows("x").take(rows) for rows in torch.split(perturbed, BLOCK_ROWS))
+        return [] if any(bool((block != 0).any()) for block in blocks) else [ALL_ZERO]
 
     def fingerprint(self, batch: Batch) -> str:
-        """``sha256:...`` over ids, perturbations and expression."""
-        return fingerprint_of(batch, ("group", "x"))
+        """``sha256:...`` over ids, contexts, perturbations and expression."""
+        return fingerprint_of(batch, ("context", "group", "x"))
 
     def names_of(self, index: Sequence[int]) -> list[str] | None:
         """The names of rows by their position in a registered solution; own data have no such list."""
@@ -162,8 +184,13 @@ class PerturbationProblem:
         rows.refuse_unknown(table.ids, index)
         group = self._solution.group[index]
         if table.labels is not None:
-            self._refuse_other_labels(self._vocabulary.encode(table.labels, table.ids), group, table.ids)
-        return index, group, self._kept(group)
+            given = self._vocabulary.encode(table.labels, table.ids)
+            self._refuse_other_labels(self._vocabulary, given, group, table.ids)
+        context = self._solution.context[index]
+        if table.contexts is not None:
+            given = self._contexts.encode(table.contexts, table.ids)
+            self._refuse_other_labels(self._contexts, given, context, table.ids)
+        return index, group, context, self._kept(group)
 
     def _own(self, table: CellTable) -> Identified:
         key = self._solution.label_key
@@ -174,7 +201,9 @@ class PerturbationProblem:
             )
         group = self._vocabulary.encode(table.labels, table.ids)
         keep = self._kept(group)
-        index = _name_hashes(self._vocabulary.labels, group, table.ids)
+        context = self._own_contexts(table)
+        self._refuse_new_pairs(context, group, table.ids)
+        index = _name_hashes(self._pairs(), context * len(self._vocabulary.labels) + group, table.ids)
         if len(np.unique(index[keep])) < keep.sum():
             pairs = zip(table.ids[keep], group[keep], strict=True)
             twice = repeated(np.array([f"{name} ({self._vocabulary.labels[c]})" for name, c in pairs], dtype=object))
@@ -182,19 +211,56 @@ class PerturbationProblem:
                 f"{counted(len(twice), 'cell')} with the name of another cell of the perturbation: {first_few(twice)}",
                 hint="Give every cell its own name (AnnData.obs_names_make_unique()), or pass ids=.",
             )
-        return index, group, keep
+        return index, group, context, keep
+
+    def _own_contexts(self, table: CellTable) -> Codes:
+        key = self._solution.context_key
+        if key is None:
+            return np.zeros(len(table.ids), dtype=np.int64)
+        if table.contexts is None:
+            raise PredictionError(
+                f"predictions do not say in which context each cell is: there is no column {key!r}",
+                hint=f"Add obs[{key!r}], or pass context=, one label for each cell.",
+            )
+        return self._contexts.encode(table.contexts, table.ids)
+
+    def _refuse_new_pairs(self, context: Codes, group: Codes, ids: Ids) -> None:
+        there = np.zeros((max(1, len(self._contexts.labels)), len(self._vocabulary.labels)), dtype=bool)
+        there[:, 0] = True
+        there[:, 1:].flat[self.unit_codes] = True
+        if (new := ~there[context, group]).any():
+            codes = np.unique(context[new] * len(self._vocabulary.labels) + group[new])
+            raise PredictionError(
+                f"{counted(int(new.sum()), 'cell')} of perturbations that the solution does not have in their context: "
+                f"{first_few([self._pairs()[c] for c in codes])} (first cells: {first_few(ids[new])})",
+                hint="Predict the perturbations of the solution, each in the contexts where the solution has it.",
+            )
+
+    def _pairs(self) -> list[str]:
+        """Contexts joined with labels, as unit names are; labels alone where there are no contexts."""
+        labels = self._vocabulary.labels
+        return [f"{c}{UNIT_LEVELS}{label}" for c in self._contexts.labels for label in labels] or labels
+
+    def _unit_names(self, codes: Sequence[int]) -> list[str]:
+        width = len(self._solution.perturbations)
+        return [self._pairs()[c // width * (1 + width) + c % width + 1] for c in codes]
+
+    def _cells_of(self, group: Codes, context: Codes) -> Int64:
+        """How many cells there are by context and label, int64 [contexts, 1 + perturbations]."""
+        shape = max(1, len(self._contexts.labels)), len(self._vocabulary.labels)
+        return np.bincount(context * shape[1] + group, minlength=shape[0] * shape[1]).reshape(shape)
 
     def _kept(self, group: Codes) -> npt.NDArray[np.bool_]:
         return np.ones(len(group), dtype=bool) if self._needs_control else group > 0
 
-    def _refuse_other_labels(self, given: Codes, group: Codes, ids: Ids) -> None:
-        other = np.flatnonzero(given != group)
+    def _refuse_other_labels(self, vocabulary: Vocabulary, given: Codes, true: Codes, ids: Ids) -> None:
+        other = np.flatnonzero(given != true)
         if len(other):
-            labels, first = self._vocabulary.labels, other[0]
+            labels, first = vocabulary.labels, other[0]
             raise PredictionError(
-                f"{counted(len(other), 'cell')} under another perturbation than in the solution: "
+                f"{counted(len(other), 'cell')} under another {vocabulary.what} than in the solution: "
                 f"{first_few(ids[other])} "
-                f"(first: {labels[given[first]]!r}, where the solution has {labels[group[first]]!r})",
+                f"(first: {labels[given[first]]!r}, where the solution has {labels[true[first]]!r})",
                 hint="Keep the test split's obs beside its obs_names; do not reorder one without the other.",
             )
 

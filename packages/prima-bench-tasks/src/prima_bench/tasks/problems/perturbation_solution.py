@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from prima_bench.metrics.errors import MetricError
+from prima_bench.metrics.perturbation.contexts import StratifiedReference
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.tasks.errors import DataError, UsageError, counted, first_few, nearest_names, raised_as
 from prima_bench.tasks.inputs import expression
@@ -22,7 +23,7 @@ from prima_bench.tasks.inputs.scale import SOLUTION_EXCESS, Scale, ScaleCheck, a
 from prima_bench.tasks.inputs.targets import resolve_targets
 from prima_bench.tasks.inputs.vocabulary import Codes, distinct, normalise
 from prima_bench.tasks.problems.base import Source, as_text, take_options
-from prima_bench.tasks.specs import digest_of
+from prima_bench.tasks.specs import UNIT_LEVELS, digest_of
 
 TARGETS_KEY = "perturbation_targets"
 TO_PREDICT = "to_predict"
@@ -43,6 +44,9 @@ class PerturbationSolution:
         reference: The real cells, for the kernel; by context where there are contexts.
         rows: Of a registered dataset, the names of all cells; None for a user's own data.
         group: Code of each cell, int64 [cells], in the order of the file.
+        context_key: Column that names the context; None where perturbations are scored over all cells.
+        contexts: The contexts, sorted; code c is ``contexts[c]``.
+        context: Context of each cell, int64 [cells]; zero where there are no contexts.
         to_predict: Of a registered dataset, which cells predictions must hold, bool [cells].
         digest: ``sha256:...``.
     """
@@ -52,9 +56,12 @@ class PerturbationSolution:
     perturbations: list[str]
     scale: Scale
     genes: GeneSpace
-    reference: PerturbationReference
+    reference: PerturbationReference | StratifiedReference
     rows: RowIndex | None
     group: Codes
+    context_key: str | None
+    contexts: list[str]
+    context: Codes
     to_predict: npt.NDArray[np.bool_]
     digest: str
 
@@ -63,42 +70,55 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
     """Open a solution.
 
     Args:
-        source: The solution. Options: ``perturbation_key``, ``control``, ``scale``, ``target_map``.
+        source: The solution. Options: ``perturbation_key``, ``control``, ``scale``, ``target_map``, ``context_key``.
         device: Where its cells are kept.
 
     Raises:
         UsageError: If options are missing, or name what is not there.
         DataError: If the solution cannot be read, or its values are not on the declared scale.
     """
-    options = take_options(source.options, ("perturbation_key", "control", "scale"), ("target_map",))
+    options = take_options(source.options, ("perturbation_key", "control", "scale"), ("target_map", "context_key"))
     scale = as_scale(options["scale"])
     label_key = as_text("perturbation_key", options["perturbation_key"])
+    context_key = None if options["context_key"] is None else as_text("context_key", options["context_key"])
     with opened(source.data, error=DataError) as cells:
         if not isinstance(cells, anndata.AnnData):
             raise UsageError(
                 f"solution= must be an AnnData or the path of an .h5ad file, not a {type(cells).__name__}",
                 hint="X holds the expression of the real cells, var_names the genes, obs the perturbation of each.",
             )
-        if label_key not in cells.obs:
-            near = ", ".join(nearest_names(label_key, map(str, cells.obs.columns)))
-            raise UsageError(f"the solution has no column obs[{label_key!r}]", hint=f"Nearest: {near or 'none'}.")
-        table = read_cells(cells, label_key=label_key, error=DataError)
+        for key in filter(None, (label_key, context_key)):
+            if key not in cells.obs:
+                near = ", ".join(nearest_names(key, map(str, cells.obs.columns)))
+                raise UsageError(f"the solution has no column obs[{key!r}]", hint=f"Nearest: {near or 'none'}.")
+        table = read_cells(cells, label_key=label_key, context_key=context_key, error=DataError)
         group, control, perturbations = _groups(table, as_text("control", options["control"]))
         genes = GeneSpace(cells.var_names, ordered=source.dataset is not None)
         targets = _targets(source, options["target_map"], cells, perturbations, genes)
-        labels = np.array([control, *perturbations], dtype=object)[group] if source.dataset is None else None
+        context, contexts = _contexts(table)
+        labels = None
+        if source.dataset is None:
+            labels = np.array([control, *perturbations], dtype=object)[group]
+            labels = labels if not contexts else np.array(contexts, dtype=object)[context] + UNIT_LEVELS + labels
         check = ScaleCheck(scale, "the solution", DataError, SOLUTION_EXCESS, source.key)
         x, hashes = _read_cells(table, genes, check, labels, device)
         registered = None if source.dataset is None else _registered_rows(cells, table, group)
+    _refuse_gaps(group, context, contexts, control)
+    index = torch.from_numpy(expression.ranks(hashes)).to(device) if hashes else None
+    about: dict[str, Any] = {
+        "num_perturbations": len(perturbations),
+        "scale": scale,
+        "targets": targets,
+        "index": index,
+    }
+    codes = torch.from_numpy(group).to(device)
+    reference: PerturbationReference | StratifiedReference
     with raised_as(DataError, MetricError):
-        reference = PerturbationReference.from_cells(
-            x,
-            torch.from_numpy(group).to(device),
-            num_perturbations=len(perturbations),
-            scale=scale,
-            targets=targets,
-            index=torch.from_numpy(expression.ranks(hashes)).to(device) if hashes else None,
-        )
+        if contexts:
+            within = torch.from_numpy(context).to(device)
+            reference = StratifiedReference.from_cells(x, codes, within, num_contexts=len(contexts), **about)
+        else:
+            reference = PerturbationReference.from_cells(x, codes, **about)
     return PerturbationSolution(
         label_key=label_key,
         control=control,
@@ -108,13 +128,22 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
         reference=reference,
         rows=registered,
         group=group,
+        context_key=context_key,
+        contexts=contexts,
+        context=context,
         to_predict=group > 0,
-        digest=_digest(source, control, scale, genes, targets, hashes),
+        digest=_digest(source, control, scale, genes, targets, hashes, contexts),
     )
 
 
 def _digest(
-    source: Source, control: str, scale: Scale, genes: GeneSpace, targets: list[list[int]] | None, hashes: list[bytes]
+    source: Source,
+    control: str,
+    scale: Scale,
+    genes: GeneSpace,
+    targets: list[list[int]] | None,
+    hashes: list[bytes],
+    contexts: list[str],
 ) -> str:
     if source.dataset is not None:
         return f"sha256:{source.dataset.artifact('solution').sha256}"
@@ -125,6 +154,7 @@ def _digest(
         "genes": [str(g) for g in genes.genes],
         "targets": targets,
         "cells": hashlib.sha256(b"".join(sorted(hashes))).hexdigest(),
+        **({"contexts": contexts} if contexts else {}),
     }
     return digest_of(content)
 
@@ -140,6 +170,29 @@ def _groups(table: CellTable, control: str) -> tuple[Codes, str, list[str]]:
         raise DataError(f"all cells of the solution are labelled {control!r}", hint="There is nothing to predict.")
     code = {control: 0, **{name: 1 + i for i, name in enumerate(perturbations)}}
     return np.array([code[name] for name in names], dtype=np.int64)[raw], control, perturbations
+
+
+def _contexts(table: CellTable) -> tuple[Codes, list[str]]:
+    if table.contexts is None:
+        return np.zeros(len(table.ids), dtype=np.int64), []
+    raw, names = distinct(table.contexts, table.ids, "context", error=DataError)
+    if joined := [name for name in names if UNIT_LEVELS in name]:
+        raise DataError(
+            f"contexts cannot hold {UNIT_LEVELS!r}: {first_few(joined)}", hint="Rename them in the solution."
+        )
+    contexts = sorted(names)
+    code = {name: position for position, name in enumerate(contexts)}
+    return np.array([code[name] for name in names], dtype=np.int64)[raw], contexts
+
+
+def _refuse_gaps(group: Codes, context: Codes, contexts: list[str], control: str) -> None:
+    for what, there in ((f"cells labelled {control!r}", group == 0), ("perturbed cells", group > 0)):
+        counted_in = np.bincount(context[there], minlength=len(contexts))
+        if lacking := [name for name, n in zip(contexts, counted_in, strict=False) if not n]:
+            raise DataError(
+                f"the solution has no {what} in context {first_few(lacking)}",
+                hint="Effects are measured within a context; leave such contexts out of the solution.",
+            )
 
 
 def _targets(

@@ -16,6 +16,7 @@ from prima_bench.tasks.results import html, text
 from prima_bench.tasks.results.checks import contradictions, falsehoods
 from prima_bench.tasks.results.digest import comparability_key, result_digest
 from prima_bench.tasks.results.files import read_json_object, write_atomically
+from prima_bench.tasks.specs import UNIT_LEVELS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -237,11 +238,17 @@ class EvalResult(_Record):
     def per_unit(self) -> "pd.DataFrame":
         """A row per unit: ``n_obs`` (the solution's rows), then a column per metric that has units.
 
+        Units of two levels (``"context | perturbation"``) are rows of a MultiIndex.
+
         Undefined values are NaN here (a table has no other word for them); ``units.undefined`` has the reasons.
         """
         import pandas as pd
 
-        index = pd.Index(self.units.ids, name=self.units.kind, dtype="str")
+        index: pd.Index[Any] = pd.Index(self.units.ids, name=self.units.kind, dtype="str")
+        if levels := self.units.kind.split(UNIT_LEVELS)[1:]:
+            names = [self.units.kind.split(UNIT_LEVELS)[0], *levels]
+            split = [tuple(unit.split(UNIT_LEVELS, maxsplit=len(levels))) for unit in self.units.ids]
+            index = pd.MultiIndex.from_tuples(split, names=names)
         columns = {name: pd.Series(v, index=index, dtype="float64") for name, v in self.units.values.items()}
         return pd.DataFrame({"n_obs": pd.Series(self.units.n_obs, index=index, dtype="int64"), **columns})
 
