@@ -194,6 +194,11 @@ def test_keywords_become_options(said: str, typed: str) -> None:
     assert as_options(said) == typed
 
 
+def test_a_list_of_classes_may_be_longer_than_the_name_of_a_file() -> None:
+    names = [f"class {i}" for i in range(1000)]
+    assert read_classes(",".join(names)) == names
+
+
 @given(st.lists(st.from_regex(r"[A-Za-z][A-Za-z +-]{0,8}[A-Za-z]", fullmatch=True), min_size=2))
 def test_a_list_of_classes_is_read_as_it_was_written(names: list[str]) -> None:
     assert read_classes(",".join(names)) == read_classes(", ".join(names)) == names
