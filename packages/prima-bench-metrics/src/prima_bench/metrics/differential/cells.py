@@ -1,8 +1,9 @@
 """What a rank-sum test reads: chunks of cells as they lie in memory, with the group and the scale of each row.
 
-Nothing here depends on the order of cells, so a view's permutation is undone on the groups instead of on the matrix.
+Nothing here depends on the order of cells, so they are taken in the order in which they lie.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,10 @@ from torch import Tensor
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.rows import RowMatrix, SparseRows
 
+_DTYPES = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
 Matrix = Tensor | SparseRows | RowMatrix
 
 
@@ -20,7 +25,7 @@ class Cells:
 
     Attributes:
         x: Their expression and perhaps that of others, ``[rows, genes]``, dense or canonical sparse.
-        rows: The rows that take part, int64 ``[cells]``; None for all.
+        rows: The row of each cell, ascending, int64 ``[cells]``; None for all rows, each once.
         group: The group of each cell, int64 ``[cells]``.
         scale: What the values of each cell are multiplied by, float64 ``[cells]``; None for nothing.
     """
@@ -31,7 +36,9 @@ class Cells:
     scale: Tensor | None
 
 
-def read_cells(x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, name: str) -> list[Cells]:
+def read_cells(
+    x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, name: str, *, control: bool = True
+) -> list[Cells]:
     """Check one matrix with its groups and scales, and give its chunks without cells of negative groups.
 
     Args:
@@ -40,11 +47,12 @@ def read_cells(x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, na
         scale: ``[cells]``, finite and not negative; None for ones.
         n_groups: Number of groups.
         name: What error messages call the matrix.
+        control: Whether cells of group 0 take part.
 
     Raises:
         InputError: If shapes, dtypes, groups or scales are not as said above.
     """
-    if len(x.shape) != 2 or x.dtype == torch.bool or x.dtype.is_complex:
+    if len(x.shape) != 2 or x.dtype not in _DTYPES:
         raise InputError(f"{name} must be real [cells, genes], not {x.dtype} {tuple(x.shape)}")
     if isinstance(x, Tensor) and x.layout != torch.strided:
         raise InputError(f"{name} is a {x.layout} tensor", hint="Pass SparseRows.from_csr(x) or x.to_dense().")
@@ -56,7 +64,16 @@ def read_cells(x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, na
         raise InputError(f"{name}: group {int(group.max())} is outside 0 to {n_groups - 1}")
     if scale is not None:
         scale = _checked_scale(scale, n, name).to(x.device)
-    return [part for part in _chunks(x, group, scale, name) if len(part.group)]
+    if isinstance(x, SparseRows):
+        x = x.canonical(name)
+    return list(
+        _parts(
+            x if isinstance(x, RowMatrix) else RowMatrix([x]),
+            group if control else group.masked_fill(group == 0, -1),
+            scale,
+            name,
+        )
+    )
 
 
 def _checked_scale(scale: Tensor, n: int, name: str) -> Tensor:
@@ -69,37 +86,28 @@ def _checked_scale(scale: Tensor, n: int, name: str) -> Tensor:
     return scale
 
 
-def _chunks(x: Matrix, group: Tensor, scale: Tensor | None, name: str) -> list[Cells]:
-    if not isinstance(x, RowMatrix):
-        return [_part(x.canonical(name) if isinstance(x, SparseRows) else x, group, scale, name)]
-    if x._order is None:
-        return _split(x._chunks, group, scale, name)
-    # For each row of the chunks, which cell of the view it is: the last one beyond all cells when it is not shown.
-    place = torch.arange(len(group), device=x.device)
-    shown = torch.full((sum(c.shape[0] for c in x._chunks),), len(group), device=x.device)
-    shown.scatter_reduce_(0, x._order, place, "amin")
-    own = torch.cat([group, group.new_full((1,), -1)])[shown]
-    own_scale = None if scale is None else torch.cat([scale, scale.new_ones(1)])[shown]
-    parts = _split(x._chunks, own, own_scale, name)
-    again = (shown[x._order] != place).nonzero().flatten()
-    if len(again):  # a row that the view shows twice is two cells
-        parts.append(_part(x.take(again), group[again], None if scale is None else scale[again], name))
-    return parts
+def _parts(x: RowMatrix, group: Tensor, scale: Tensor | None, name: str) -> Iterator[Cells]:
+    """The chunks of a view that show cells of any group."""
+    cells = (group >= 0).nonzero().flatten()
+    source, by_source = torch.sort(cells if x._order is None else x._order[cells])
+    cells, first, seen = cells[by_source], 0, 0
+    for chunk in x._chunks:
+        last = first + chunk.shape[0]
+        end = int(torch.searchsorted(source, last))
+        if end > seen:
+            rows, shown = source[seen:end] - first, cells[seen:end]
+            as_they_lie = torch.equal(rows, torch.arange(last - first, device=rows.device))
+            own_scale = None if scale is None else scale[shown]
+            yield Cells(_checked(chunk, name), None if as_they_lie else rows, group[shown], own_scale)
+        first, seen = last, end
 
 
-def _split(chunks: tuple[Tensor | SparseRows, ...], group: Tensor, scale: Tensor | None, name: str) -> list[Cells]:
-    sizes = [c.shape[0] for c in chunks]
-    scales = [None] * len(sizes) if scale is None else torch.split(scale, sizes)
-    return [_part(*part, name) for part in zip(chunks, torch.split(group, sizes), scales, strict=True)]
-
-
-def _part(x: Tensor | SparseRows, group: Tensor, scale: Tensor | None, name: str) -> Cells:
+def _checked(x: Tensor | SparseRows, name: str) -> Tensor | SparseRows:
     values = x.values if isinstance(x, SparseRows) else x
     if not values.is_floating_point() and values.numel():
         low, high = (int(v) for v in torch.aminmax(values))
         if max(-low, high) > 1 << 53:
             raise InputError(f"{name} holds integers beyond 2^53, which float64 cannot tell apart")
-    taken = group >= 0
-    if bool(taken.all()):
-        return Cells(x, None, group, scale)
-    return Cells(x, taken.nonzero().flatten(), group[taken], None if scale is None else scale[taken])
+    if isinstance(x, SparseRows):
+        return SparseRows(values.detach(), x.columns, x.lengths, x.n_columns)
+    return x.detach()

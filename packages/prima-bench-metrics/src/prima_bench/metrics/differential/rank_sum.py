@@ -87,15 +87,13 @@ def rank_sum_test(
         raise InputError(f"linear={linear!r} is neither identity nor expm1")
     if control is None and control_scale is not None:
         raise InputError("control_scale needs a control", hint="Without a control, scale holds for all cells of x.")
-    if control is not None:
-        if control.shape[1:] != x.shape[1:] or control.device != x.device:
-            raise InputError(
-                f"control must have the genes and the device of x, {tuple(x.shape[1:])} on {x.device}, "
-                f"not {tuple(control.shape[1:])} on {control.device}"
-            )
-        group = torch.where(group == 0, -1, group)
+    if control is not None and (control.shape[1:] != x.shape[1:] or control.device != x.device):
+        raise InputError(
+            f"control must have the genes and the device of x, {tuple(x.shape[1:])} on {x.device}, "
+            f"not {tuple(control.shape[1:])} on {control.device}"
+        )
     with Workers(x.device) as workers:
-        cells = read_cells(x, group, scale, n_groups, "x")
+        cells = read_cells(x, group, scale, n_groups, "x", control=control is None)
         if control is not None:
             cells += read_cells(control, torch.zeros(control.shape[0], dtype=torch.int64), control_scale, 1, "control")
         n_cells = torch.zeros(n_groups, dtype=torch.int64, device=x.device)
@@ -119,14 +117,16 @@ class _Tests:
         self._genes = genes
         self._linear = linear
         self._group_bits = (groups - 1).bit_length()
-        u, z, p, mean = (
-            torch.empty((rows, genes), dtype=torch.float64, device=device) for rows in (*[groups - 1] * 3, groups)
+        u, z, mean = (
+            torch.zeros((rows, genes), dtype=torch.float64, device=device) for rows in (groups - 1, groups - 1, groups)
         )
-        self._results = RankSums(u, z, p, mean, n_cells)
+        self._results = RankSums(u, z, torch.ones_like(u), mean, n_cells)
         on_cpu = device.type == "cpu"
         self._span, self._block = (_SPAN, _BLOCK) if on_cpu else (_DEVICE_SPAN, _DEVICE_SPAN)
 
     def run(self, sources: list[Columns], workers: Workers) -> RankSums:
+        if not sources:
+            return self._results
         widest = 1 << (KEY_BITS - VALUE_BITS - self._group_bits)
         spans = plan_spans(sources, self._genes, self._span, widest, workers)
 
@@ -169,7 +169,7 @@ class _Tests:
         largest = ends.abs().amax(dim=0)
         self._check(largest, genes)
         out.mean[:, genes] = group_means(values, index, column, largest, self._n_cells).T
-        out.u[:, genes] = two_u[:, 1:].T / 2
+        out.u[:, genes] = two_u[:, 1:].to(torch.float64).T / 2
         out.z[:, genes] = z.T
         out.p_value[:, genes] = p.T
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from prima_bench.metrics.differential.cells import Cells
 from prima_bench.metrics.differential.parallel import Workers
+from prima_bench.metrics.differential.primitives import nonzero
 from prima_bench.metrics.rows import SparseRows
 
 _SAMPLED_ROWS = 256
@@ -126,13 +127,6 @@ class DenseColumns:
         return parts
 
 
-def nonzero(mask: Tensor) -> Tensor:
-    """The positions of what is true in a 1-d mask; numpy finds them several times as fast as torch on the CPU."""
-    if mask.device.type == "cpu":
-        return torch.from_numpy(mask.numpy().nonzero()[0])
-    return mask.nonzero().flatten()
-
-
 def _sample(n: int, device: torch.device) -> tuple[Tensor, float]:
     """Some of ``n`` rows, evenly spread, and how many rows each stands for."""
     sample = torch.arange(0, n, max(1, n // _SAMPLED_ROWS), device=device)
@@ -179,17 +173,18 @@ def plan_spans(
     sources: list[Columns], genes: int, elements: int, widest: int, workers: Workers
 ) -> list[tuple[int, int]]:
     """Cut the genes so that a span holds about so many nonzeros, or one gene, and at most ``widest`` genes."""
-    counts = torch.zeros(genes, dtype=torch.float64)
+    counts = torch.zeros(genes, dtype=torch.float64, device="cpu")
     for source in sources:
         counts += source.counts().cpu()
-    spans, first, held = list[tuple[int, int]](), 0, 0.0
-    for gene, count in enumerate(counts.tolist()):
-        if gene > first and (held + count > elements or gene - first == widest):
-            spans.append((first, gene))
-            first, held = gene, 0.0
-        held += count
-    if genes:
-        spans.append((first, genes))
+    held, spans, first = counts.cumsum(0), list[tuple[int, int]](), 0
+    while first < genes:
+        before = float(held[first - 1]) if first else 0.0
+        last = int(torch.searchsorted(held, before + elements, right=True))
+        width = min(max(1, last - first), widest, genes - first)
+        if any(isinstance(s, DenseColumns) for s in sources):
+            width = 1 << (width.bit_length() - 1)  # what they are cut into without waste
+        spans.append((first, first + width))
+        first += width
     for source in sources:
         source.cut([start for start, _ in spans], workers)
     return spans

@@ -6,7 +6,7 @@ Zeros are not stored: they are one tie group between the negative and the positi
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.differential.spans import nonzero
+from prima_bench.metrics.differential.primitives import nonzero
 
 MOST_CELLS = 2_097_151
 """The most cells that control and one group may have together: ``t^3 - t`` of as many ties still fits into int64."""
