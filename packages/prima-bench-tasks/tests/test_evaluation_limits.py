@@ -27,6 +27,43 @@ def test_no_input_beyond_all_bounds_is_taken(screen: Any, log_screen: Any, value
             data.result(solution=spiked(data.solution, "KLF1", value))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("value", [1e8, 1e20, 1e38, 3.4e38])
+def test_sums_that_overflow_gain_nothing(screen: Any, log_screen: Any, dtype: Any, value: float) -> None:
+    for data in (screen, log_screen):
+        cells = data.predictions.copy()
+        cells.X = np.full(cells.shape, value, dtype=dtype)
+        if value < 2**53 and data is screen:
+            result = data.result(cells)  # counts that a cell could hold
+            assert result.scores["mae"].value > screen.result().scores["mae"].value
+        else:
+            with pytest.raises(PredictionError) as caught:
+                data.result(cells)
+            assert caught.value.hint
+
+
+LOGITS = {
+    "float32": lambda x: (x * 1e38).astype(np.float32),
+    "both ends of float32": lambda x: np.where(x > 0, 3.4e38, -3.4e38).astype(np.float32),
+    "float64": lambda x: x * 1e300,
+    "both ends of float64": lambda x: np.where(x > 0, 1.79e308, -1.79e308),
+    "all magnitudes": lambda x: x * 10.0 ** np.random.default_rng(1).integers(-300, 300, x.shape),
+}
+
+
+@pytest.mark.parametrize("kind", LOGITS)
+def test_huge_logits_have_finite_scores(labelled: Any, kind: str) -> None:
+    from prima_bench.tasks.registry import list_metrics
+
+    x = LOGITS[kind](np.random.default_rng(0).normal(size=(24, 4)))
+    run = labelled.evaluation(scores="logit", metrics=list_metrics("cell_type_annotation"))
+    run.update(x, ids=list(labelled.predictions.index))
+    for name, score in run.compute().scores.items():
+        assert score.value is not None, name
+        assert np.isfinite(score.value)
+        assert name not in ("accuracy", "f1_macro", "auroc_macro") or score.value < 0.7
+
+
 @pytest.mark.parametrize("metric", ["pds_cosine", "mae", "r2_delta", "pearson_delta_pertmean"])
 def test_what_the_kernel_cannot_score_is_refused_by_name(screen: Any, metric: str) -> None:
     run = screen.evaluation(metrics=metric)

@@ -63,6 +63,22 @@ def test_units_are_the_classes_that_the_solution_holds(labelled: Any) -> None:
     assert list(result.per_unit.columns) == ["n_obs", "f1_macro"]
 
 
+def test_the_number_of_units_is_that_of_the_mean(labelled: Any) -> None:
+    from sklearn.metrics import f1_score
+
+    stray = labelled.predictions.copy()
+    stray.iloc[0] = "Treg"  # which the solution lacks
+    metrics = ["f1_macro", "f1_macro(labels=union)", "recall_macro(labels=union)"]
+    result = labelled.result(stray, metrics=metrics)
+    assert [result.scores[m].n_units for m in metrics] == [3, 4, 4]
+    assert [result.scores[m].n_undefined for m in metrics] == [0, 0, 0]
+    union = result.scores["f1_macro(labels=union)"]
+    assert union.value == pytest.approx(f1_score(labelled.solution.obs["type"], stray, average="macro"), abs=1e-12)
+    listed = result.per_unit["f1_macro(labels=union)"]
+    assert union.value * union.n_units == pytest.approx(listed.sum(), abs=1e-12)  # the stray class adds a zero
+    assert labelled.result(metrics=metrics).scores["f1_macro(labels=union)"].n_units == 3
+
+
 def test_classes_are_those_that_occur_unless_they_are_given(labelled: Any) -> None:
     run = labelled.evaluation(classes=None)
     run.update(labelled.predictions)

@@ -131,6 +131,65 @@ def test_targets_that_are_not_known_are_flagged_where_they_matter(screen: Any) -
     assert result.flags == ["targets_not_excluded"]
 
 
+def test_predictions_that_are_all_zero_are_flagged(screen: Any, log_screen: Any) -> None:
+    for data in (screen, log_screen):
+        zero = data.predictions.copy()
+        zero.X = zero.X * 0
+        assert data.result(zero).flags == ["all_predictions_zero"]
+        assert data.result(zero[:5], zero[5:]).result_digest == data.result(zero).result_digest
+        zero.X = zero.X.toarray()
+        zero.X[16, 11] = 1
+        assert data.result(zero).flags == []
+        assert data.result(zero[:16], zero[16:]).flags == []
+
+
+def test_a_test_split_handed_in_as_it_is_is_flagged(registered: Evaluation) -> None:
+    from prima_bench.tasks.artifacts import fetch_data, load
+
+    registered.reset()
+    registered.update(load(fetch_data(TASK)[1], TASK, "test"))
+    assert "all_predictions_zero" in registered.compute().flags
+
+
+def test_control_cells_alone_are_no_predictions(screen: Any, registered: Evaluation, control: anndata.AnnData) -> None:
+    run = screen.evaluation()
+    run.update(screen.solution[:9])
+    with pytest.raises(PredictionError, match="only control cells, which are taken from the solution") as caught:
+        run.compute()
+    assert caught.value.hint == "Predict every perturbation of the solution."
+    run.update(screen.predictions)  # so that a shard may hold nothing else
+    assert run.compute().result_digest == screen.result().result_digest
+    run.reset()
+    with pytest.raises(PredictionError) as nothing:
+        run.compute()
+    assert nothing.value.message == "no predictions were handed in"
+    registered.reset()
+    registered.update(control)
+    with pytest.raises(PredictionError, match="only control cells"):
+        registered.compute()
+
+
+@pytest.mark.parametrize("kind", ["int64", "float64", "category"])
+def test_perturbations_that_are_numbers(screen: Any, refused: Any, kind: str) -> None:
+    numbers = {label: i for i, label in enumerate(screen.solution.obs["target"].unique())}
+
+    def numbered(cells: anndata.AnnData, kind: str) -> anndata.AnnData:
+        codes = cells.obs["target"].map(numbers).astype("int64")
+        obs = pd.DataFrame({"target": codes.astype(kind)}, index=cells.obs_names)
+        return anndata.AnnData(cells.X, obs=obs, var=cells.var)
+
+    arguments = {"solution": numbered(screen.solution, "str"), "control": "0", "target_map": None}
+    with pytest.raises(DataError, match=r"perturbation labels are of type \w+, not names") as caught:
+        screen.evaluation(**{**arguments, "solution": numbered(screen.solution, kind)})
+    assert "astype(str)" in caught.value.hint
+    run = screen.evaluation(**arguments)
+    with pytest.raises(PredictionError, match=r"perturbation labels are of type \w+, not names") as refusal:
+        run.update(numbered(screen.predictions, kind))
+    assert "astype(str)" in refusal.value.hint
+    run.update(numbered(screen.predictions, "str"))
+    assert run.compute().scores["mae"].value == screen.result().scores["mae"].value
+
+
 def test_target_genes_are_left_out(log_screen: Any) -> None:
     cells = log_screen.solution[log_screen.solution.obs["target"] != "ctrl"].copy()
     cells.X = cells.X.multiply(np.arange(12) >= 2).tocsr()  # wrong in the two target genes, else perfect

@@ -8,14 +8,14 @@ from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.errors import UsageError
 
 
-def check_arguments(task: object, dataset: object, metrics: object, device: object) -> None:
+def check_arguments(task: object, dataset: object, metrics: object, device: object, anchors: object) -> None:
     """Refuse arguments of another kind than ``Evaluation`` takes; whether names exist is the registry's business.
 
     Raises:
         UsageError: Naming the first that is.
 
     Example:
-        >>> check_arguments("cell_type_annotation", None, ["accuracy", "mcc"], "cpu")
+        >>> check_arguments("cell_type_annotation", None, ["accuracy", "mcc"], "cpu", False)
     """
     if not isinstance(task, str):
         raise _refused("task", task, "Name a task, one of those that list_tasks() gives.")
@@ -26,6 +26,8 @@ def check_arguments(task: object, dataset: object, metrics: object, device: obje
         raise _refused("metrics", metrics, "Name a preset or a metric, or give a list of such names.")
     if device is not None and not isinstance(device, str | torch.device):
         raise _refused("device", device, "Write cpu, cuda or cuda:0.")
+    if not isinstance(anchors, bool):
+        raise _refused("anchors", anchors, "Write True to measure them on a solution of your own.")
 
 
 def _refused(name: str, value: object, hint: str) -> UsageError:

@@ -46,10 +46,13 @@ def score_records(
 ) -> dict[str, ScoreRecord]:
     """The record of every metric.
 
+    ``n_units`` counts what a value is the mean of. With ``labels=union`` these are also classes that only predictions
+    name, which are no units of the problem and have no row in its table; ``n_undefined`` counts rows of that table.
+
     Args:
         scores: Scores by metric reference.
         refs: The references.
-        codes: Positions of the problem's units in ``Score.units``; others do not count.
+        codes: Positions of the problem's units in ``Score.units``.
         unit_kind: What a unit is.
         anchors: What naive models and a replicate score on the same panel.
     """
@@ -67,7 +70,7 @@ def score_records(
             alias=ref.alias,
             direction=spec.direction,
             ci=None,
-            n_units=None if score.units is None else len(codes) - len(reasons),
+            n_units=None if score.units is None else len(score.units) - len(score.undefined),
             n_undefined=len(reasons),
             skill=skill(score.value, None if anchors is None else anchors.of(ref), spec.direction),
         )
