@@ -21,15 +21,18 @@ from prima_bench.tasks.errors import DataError, PredictionError, UsageError, fir
 from prima_bench.tasks.inputs.arguments import check_arguments
 from prima_bench.tasks.inputs.ledger import Ledger
 from prima_bench.tasks.names import MetricSelection
-from prima_bench.tasks.problems.base import Source, open_problem
+from prima_bench.tasks.problems.base import Detailed, Source, open_problem
 from prima_bench.tasks.registry import get_dataset, get_task, resolve_metrics
 from prima_bench.tasks.results.assemble import metric_identities, provenance, score_records, units_record
+from prima_bench.tasks.results.detail import Detail
 from prima_bench.tasks.results.digest import comparability_key
 from prima_bench.tasks.results.schema import DatasetRecord, EvalResult, ModelRecord, PredictionsRecord, TaskRecord
 from prima_bench.tasks.specs import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pandas as pd
 
     from prima_bench.metrics.base import Batch, Score
 
@@ -104,6 +107,7 @@ class Evaluation:
         self._panel.schema_tag = comparability_key(
             self._task.model_dump(), self._dataset.model_dump(), metric_identities(self._refs)
         )
+        self._state = object()
         self._anchors = None if source.dataset is None else stored_anchors(source.dataset)
         self._measure_anchors = anchors and self._anchors is None
         if self._measure_anchors and not isinstance(self._problem, Anchored):
@@ -130,6 +134,7 @@ class Evaluation:
             encoded = self._problem.encode(predictions, ids, perturbation, context)
             self._ledger.check(encoded.rows)
             self._panel.extend(encoded.chunks)
+            self._state = object()
             self._ledger.add(encoded.rows)
             self._ignored = self._ignored or encoded.ignored
 
@@ -148,7 +153,7 @@ class Evaluation:
             fingerprint = self._problem.fingerprint(batch)
             flags = [*self._problem.flags, *self._problem.flags_of(batch)]
             anchors = self._measured_anchors()
-        return EvalResult.build(
+        result = EvalResult.build(
             task=self._task,
             dataset=self._dataset,
             metrics=metric_identities(self._refs),
@@ -165,6 +170,29 @@ class Evaluation:
             provenance=provenance(str(self._device), self._seconds),
             flags=[*flags, *self._uncalibrated(anchors)],
         )
+        return result.attach(Detail(self, self._state))
+
+    def detail(self, state: object, table: str, arguments: dict[str, Any]) -> "pd.DataFrame | None":
+        """A table about the predictions, for ``EvalResult``; on several ranks, to be asked for on all of them.
+
+        Args:
+            state: What the predictions were when the result was made.
+            table: Name of the table.
+            arguments: Its arguments.
+
+        Returns:
+            None when predictions came or went since.
+
+        Raises:
+            UsageError: If the task has no such table.
+        """
+        if state is not self._state:
+            return None
+        if not isinstance(self._problem, Detailed):
+            raise UsageError(f"{self._task.name} has no {table}", hint="It is a table of perturbation tasks.")
+        with _kernel_errors(), self._named(), self._panel.synced() as batch:
+            found: pd.DataFrame = getattr(self._problem.detail(batch), table)(**arguments)
+            return found
 
     def _measured_anchors(self) -> Anchors | None:
         if self._measure_anchors and isinstance(self._problem, Anchored):
@@ -177,6 +205,7 @@ class Evaluation:
     def reset(self) -> None:
         """Forget all predictions; the solution and the metrics stay."""
         self._panel.reset()
+        self._state = object()
         self._ledger.clear()
         self._ignored = False
         self._seconds = 0.0

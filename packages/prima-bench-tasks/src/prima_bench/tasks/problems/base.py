@@ -8,7 +8,7 @@ import hashlib
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -127,6 +127,14 @@ class Problem(Protocol):
 
     def names_of(self, index: Sequence[int]) -> list[str] | None:
         """The names of rows by row id; None where only the ledger knows them."""
+
+
+@runtime_checkable
+class Detailed(Protocol):
+    """A problem that offers tables about predictions, each a method of what ``detail`` returns."""
+
+    def detail(self, batch: Batch) -> Any:
+        """The tables about the rows of a batch."""
 
 
 def open_problem(task: TaskSpec, source: Source, device: torch.device) -> Problem:

@@ -27,6 +27,7 @@ from prima_bench.tasks.inputs.ledger import Int64, RowDigest, Rows
 from prima_bench.tasks.inputs.scale import PREDICTION_EXCESS, ScaleCheck
 from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary
 from prima_bench.tasks.problems.base import Chunk, Coverage, Encoded, Source, build_metrics, fingerprint_of
+from prima_bench.tasks.problems.perturbation_detail import PerturbationDetail
 from prima_bench.tasks.problems.perturbation_solution import read_solution
 from prima_bench.tasks.specs import UNIT_LEVELS, TaskSpec
 
@@ -167,6 +168,10 @@ class PerturbationProblem:
         """The names of rows by their position in a registered solution; own data have no such list."""
         rows = self._solution.rows
         return None if rows is None else [str(rows.ids[i]) for i in index]
+
+    def detail(self, batch: Batch) -> PerturbationDetail:
+        """What lies behind the scores of a batch."""
+        return PerturbationDetail(self._solution, batch)
 
     def stand_in_scores(self, kind: str, refs: Sequence[MetricRef], seed: int) -> dict[str, Score]:
         """What the solution's own cells score in the place of predictions.

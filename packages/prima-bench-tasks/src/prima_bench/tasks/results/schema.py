@@ -9,11 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from prima_bench.tasks.errors import DataError, UsageError
 from prima_bench.tasks.results import html, text
 from prima_bench.tasks.results.checks import contradictions, falsehoods
+from prima_bench.tasks.results.detail import Detail, gone
 from prima_bench.tasks.results.digest import comparability_key, result_digest
 from prima_bench.tasks.results.files import read_json_object, write_atomically
 from prima_bench.tasks.specs import UNIT_LEVELS
@@ -185,6 +186,7 @@ class EvalResult(_Record):
     provenance: ProvenanceRecord
     flags: list[str]
     result_digest: Digest
+    _detail: Detail | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -251,6 +253,75 @@ class EvalResult(_Record):
             index = pd.MultiIndex.from_tuples(split, names=names)
         columns = {name: pd.Series(v, index=index, dtype="float64") for name, v in self.units.values.items()}
         return pd.DataFrame({"n_obs": pd.Series(self.units.n_obs, index=index, dtype="int64"), **columns})
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two results say the same, whatever lies behind them."""
+        return isinstance(other, EvalResult) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        """Of the digest."""
+        return hash(self.result_digest)
+
+    def attach(self, detail: Detail) -> Self:
+        """Remember the predictions behind this result, as long as the evaluation holds them; returns the result."""
+        self._detail = detail
+        return self
+
+    def retrieval(self, distance: str = "cosine", exclude_targets: str = "panel") -> "pd.DataFrame":
+        """Perturbations: whose true effects lie closer to a predicted effect than its own does.
+
+        Made on request from the predictions that the evaluation still holds.
+
+        Args:
+            distance: ``"cosine"``, ``"l1"`` or ``"l2"``.
+            exclude_targets: Target genes that are left out: ``"none"``, ``"own"`` or those of the whole ``"panel"``.
+
+        Returns:
+            A row per unit: ``score``, ``distance`` to its own true effect, ``nearest`` and ``nearest_distance``, and
+            ``closer``: all that are nearer than its own, the nearest first.
+
+        Raises:
+            UsageError: If the predictions are gone, or the task has no such table.
+        """
+        return self._table("retrieval", distance=distance, exclude_targets=exclude_targets)
+
+    def de_table(self, perturbation: str, context: str | None = None, table: str = "default") -> "pd.DataFrame":
+        """Perturbations: true and predicted differential expression of one of them, gene by gene.
+
+        Made on request from the predictions that the evaluation still holds.
+
+        Args:
+            perturbation: Its label.
+            context: Its context, where the solution has several.
+            table: How it is made: ``"default"``, ``"vcc2026"`` or ``"cell_eval"``.
+
+        Returns:
+            A row per gene: ``tested``, ``target``, and ``true_`` and ``pred_`` columns of ``log_fold_change``,
+            ``p_value``, ``fdr`` and ``statistic``.
+
+        Raises:
+            UnknownNameError: If there is no such perturbation or context.
+            UsageError: If the predictions are gone, or the task has no such table.
+        """
+        return self._table("de_table", perturbation=perturbation, context=context, table=table)
+
+    def effects(self, table: str = "default") -> "pd.DataFrame":
+        """Perturbations: cells, size of the effect and number of differentially expressed genes, true and predicted.
+
+        Made on request from the predictions that the evaluation still holds.
+
+        Args:
+            table: As in :meth:`de_table`.
+
+        Raises:
+            UsageError: If the predictions are gone, or the task has no such table.
+        """
+        return self._table("effects", table=table)
+
+    def _table(self, name: str, **arguments: Any) -> "pd.DataFrame":
+        if self._detail is None:
+            raise gone()
+        return self._detail.table(name, **arguments)
 
     def to_json(self) -> str:
         """The document as strict JSON, keys in the schema's order, with a final newline."""
