@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -73,6 +74,28 @@ def test_scores_may_stand_beside_a_dataset(cli: Cli, own: Path) -> None:
     assert EvalResult.load(own / "r.json").scores["log_loss"].value != as_probabilities
 
 
+def test_contexts_and_anchors_are_those_of_the_api(cli: Cli, tmp_path: Path) -> None:
+    labels = np.tile(np.repeat(["ctrl", "g0", "g1", "g2"], 8), 2)
+    obs = pd.DataFrame({"target": labels, "donor": np.repeat(["d1", "d2"], 32)}, index=[f"c{i}" for i in range(64)])
+    counts = np.random.RandomState(1).poisson(5, size=(64, 12)).astype("float32")
+    truth = anndata.AnnData(counts, obs=obs, var=pd.DataFrame(index=[f"g{i}" for i in range(12)]))
+    truth.write_h5ad(tmp_path / "truth.h5ad")
+    answer = cli(
+        *("evaluate", "-t", EXPRESSION, "--solution", tmp_path / "truth.h5ad", "-m", "mae"),
+        *("--perturbation-key", "target", "--control", "ctrl", "--scale", "counts", "--context-key", "donor"),
+        *("--anchors", "-p", tmp_path / "truth.h5ad", "-o", tmp_path / "r.json"),
+    )
+    assert answer.code == 0, answer.err
+    options = {"perturbation_key": "target", "control": "ctrl", "scale": "counts", "context_key": "donor"}
+    run = Evaluation(EXPRESSION, metrics="mae", solution=tmp_path / "truth.h5ad", anchors=True, **options)
+    run.update(tmp_path / "truth.h5ad")
+    result = EvalResult.load(tmp_path / "r.json")
+    assert result.result_digest == run.compute().result_digest
+    assert result.predictions.n_units == 6
+    if result.scores["mae"].skill is not None:
+        assert "skill" in answer.out
+
+
 def test_classes_that_cannot_be_are_refused(cli: Cli, own: Path) -> None:
     (own / "binary.txt").write_bytes(b"\xff\xfe\x00b")
     for classes, named in [
@@ -129,7 +152,7 @@ def test_options_are_the_keywords_of_the_api() -> None:
             EXPRESSION,
             ["--solution", "PREDICTIONS", "--label-key", "x"],
             "--label-key has no meaning for perturbation_prediction",
-            "--solution, --perturbation-key, --control, --scale, --target-map.",
+            "--solution, --perturbation-key, --control, --scale, --target-map, --context-key.",
         ),
         (
             LABELS,

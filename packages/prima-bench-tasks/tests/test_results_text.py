@@ -85,3 +85,18 @@ def test_hostile_names_are_shown_and_do_nothing(labelled: Any) -> None:
         assert r"m\x1b[2J" in shown
     assert len(result.to_text().splitlines()) == 8
     assert "<b>" not in result._repr_html_()
+
+
+def test_skill_is_shown_where_it_is_known(labelled: Any) -> None:
+    result = labelled.result(metrics="mcc,accuracy")
+    assert "skill" not in result.to_text() + result._repr_html_()
+    scores = result.scores | {"mcc": result.scores["mcc"].model_copy(update={"skill": 0.25})}
+    skilled = result.model_copy(update={"scores": scores})
+    lines = skilled.to_text().splitlines()
+    assert lines[2].split() == ["metric", "value", "skill", "classes"]
+    assert lines[4].split()[:4] == ["mcc", "↑", f"{result.scores['mcc'].value:.4f}", "0.2500"]
+    assert lines[5].split()[3] == "—"
+    page = skilled._repr_html_()
+    assert page.count("<th ") == 5
+    assert page.count("<td ") == 10
+    assert ">0.2500</td>" in page

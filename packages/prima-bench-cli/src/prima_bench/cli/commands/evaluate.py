@@ -81,6 +81,13 @@ def evaluate(
             metavar="FILE|labels", help="Own solution: CSV of perturbation and target gene; labels: the labels say it."
         ),
     ] = None,
+    context_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Own solution: column of obs with the context (a cell type, a donor) to score perturbations in.",
+        ),
+    ] = None,
     label_key: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Own solution: column of obs with the true label.")
     ] = None,
@@ -95,6 +102,12 @@ def evaluate(
         Literal["probability", "logit"] | None,
         typer.Option(help="What predicted class scores are; probability when left out."),
     ] = None,
+    anchors: Annotated[
+        bool,
+        typer.Option(
+            "--anchors", help="Own solution: score naive models and a replicate too, which gives every score a skill."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Score predictions; writes the result as JSON and prints the scores.
@@ -126,6 +139,7 @@ def evaluate(
             "control": control,
             "scale": scale,
             "target_map": target_map,
+            "context_key": context_key,
             "label_key": label_key,
             "classes": classes,
             "scores": scores,
@@ -140,9 +154,7 @@ def evaluate(
         from prima_bench.tasks.evaluation import Evaluation
 
         steps("loading the solution")
-        run = Evaluation(
-            task=task, dataset=dataset, metrics=metrics, device=device, model=model, solution=solution, **own
-        )
+        run = Evaluation(task, dataset, metrics, device, model, solution=solution, anchors=anchors, **own)
         for number, file in enumerate(files, start=1):
             steps(f"reading {file} ({number} of {len(files)})")
             run.update(predictions=file)

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from prima_bench.tasks.results.text import ARROWS, headline, number, plural, printable, unit_count
+from prima_bench.tasks.results.text import headline, printable, score_table
 
 if TYPE_CHECKING:
     from prima_bench.tasks.results.schema import EvalResult
@@ -14,27 +14,23 @@ _FAINT = "opacity:0.7;font-size:85%"
 
 def result_html(result: "EvalResult") -> str:
     """The scores as HTML; every text is printable and escaped."""
-    rows = []
-    for name, score in result.scores.items():
-        cells = (
-            (f"{name} {ARROWS[score.direction]}", "left"),
-            (number(score.value), "right"),
-            (unit_count(score), "right"),
-            (score.reason or "", "left"),
-        )
-        rows.append("<tr>" + "".join(_cell("td", text, align) for text, align in cells) + "</tr>")
-    header = (("metric", "left"), ("value", "right"), (plural(result.units.kind), "right"), ("", "left"))
-    head = "<tr>" + "".join(_cell("th", text, align) for text, align in header) + "</tr>"
+    header, rows = score_table(result)
+    head, *body = [_row(tag, cells) for tag, cells in (("th", header), *(("td", row) for row in rows))]
     p = result.predictions
     foot = f"{p.n_rows} rows · {' · '.join([*result.flags, result.result_digest[:19]])}"
     return (
         '<div style="color:inherit;background:none">'
         f"<div><strong>{escape(headline(result))}</strong></div>"
         f'<table style="border-collapse:collapse;color:inherit;background:none">'
-        f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>"
+        f"<thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
         f'<div style="{_FAINT}">{escape(printable(foot))}</div></div>'
     )
 
 
-def _cell(tag: str, text: str, align: str) -> str:
-    return f'<{tag} style="{_CELL}{align}">{escape(printable(text))}</{tag}>'
+def _row(tag: str, cells: list[str]) -> str:
+    aligned = ["left", *["right"] * (len(cells) - 2), "left"]
+    written = (
+        f'<{tag} style="{_CELL}{align}">{escape(printable(cell))}</{tag}>'
+        for cell, align in zip(cells, aligned, strict=True)
+    )
+    return f"<tr>{''.join(written)}</tr>"

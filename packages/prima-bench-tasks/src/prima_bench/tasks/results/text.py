@@ -126,6 +126,23 @@ def headline(result: "EvalResult") -> str:
     return printable(f"{result.task.name} {result.task.version} on {result.dataset.key}: {model}{version}")
 
 
+def score_table(result: "EvalResult") -> tuple[list[str], list[list[str]]]:
+    """Titles and cells of the scores: metric, value, skill where one is known, units, and what is undefined."""
+    skilled = any(score.skill is not None for score in result.scores.values())
+    header = ["metric", "value", *(["skill"] if skilled else []), plural(result.units.kind), ""]
+    rows = [
+        [
+            f"{name} {ARROWS[score.direction]}",
+            number(score.value),
+            *([number(score.skill)] if skilled else []),
+            unit_count(score),
+            score.reason or "",
+        ]
+        for name, score in result.scores.items()
+    ]
+    return header, rows
+
+
 def result_text(result: "EvalResult", columns: int | None = None) -> str:
     """The whole result but its units.
 
@@ -134,12 +151,9 @@ def result_text(result: "EvalResult", columns: int | None = None) -> str:
         columns: The width to fit; None for any.
     """
     p = result.predictions
-    rows = [
-        (f"{name} {ARROWS[s.direction]}", number(s.value), unit_count(s), s.reason or "")
-        for name, s in result.scores.items()
-    ]
+    header, rows = score_table(result)
     lines = [headline(result), ""]
-    lines += table(("metric", "value", plural(result.units.kind), ""), rows, right=(1, 2), columns=columns)
+    lines += table(header, rows, right=range(1, len(header) - 1), columns=columns)
     lines += ["", f"{p.n_rows} rows, {p.n_units} {printable(plural(result.units.kind))}"]
     if p.duplicates_dropped:
         lines[-1] += f", {p.duplicates_dropped} equal repeats counted once"
