@@ -1,5 +1,6 @@
 """Whatever is handed in, only errors of ours come out, with a hint, and nothing is half taken in."""
 
+import ast
 import datetime
 import decimal
 import inspect
@@ -192,8 +193,11 @@ TABLES: dict[str, Callable[[], Any]] = {
 }
 
 ODD = SCALARS | PLAIN | ARRAYS | TABLES
-OPTIONS = ("perturbation_key", "control", "scale", "target_map", "context_key", "label_key", "classes", "scores")
-OWN = {"screen": OPTIONS[:4], "labelled": OPTIONS[4:]}
+ARGUMENTS = ("dataset", "metrics", "device", "model", "solution", "anchors")
+OPTIONS = {
+    "perturbation_prediction": ("perturbation_key", "control", "scale", "target_map", "context_key"),
+    "cell_type_annotation": ("label_key", "classes", "scores"),
+}
 
 
 def is_refused(call: Callable[[], object]) -> bool:
@@ -215,8 +219,7 @@ def data(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("name", ODD)
 def test_arguments(data: Any, name: str) -> None:
-    named = ("dataset", "metrics", "device", "model", "solution")
-    for argument in (*named, *OWN["screen" if data.task.startswith("pert") else "labelled"]):
+    for argument in (*ARGUMENTS, *OPTIONS[data.task]):
         is_refused(lambda given=argument: data.evaluation(**{given: ODD[name]()}))
     is_refused(lambda: Evaluation(ODD[name]()))
     is_refused(lambda: Evaluation(data.task, ODD[name](), device="cpu"))
@@ -224,7 +227,7 @@ def test_arguments(data: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", [*ODD, "None"])
 def test_predictions_names_and_labels(data: Any, name: str) -> None:
-    screen = data.task.startswith("pert")
+    screen = data.task == "perturbation_prediction"
     odd = ODD.get(name, lambda: None)
     rows = data.predictions
     ids = list(rows.obs_names if screen else rows.index)
@@ -247,12 +250,31 @@ def test_predictions_names_and_labels(data: Any, name: str) -> None:
     assert run.compute().predictions.n_rows == len(ids)
 
 
+@pytest.mark.parametrize("name", ODD)
+def test_contexts(screen: Any, name: str) -> None:
+    solution, rows = (
+        anndata.AnnData(cells.X, obs=cells.obs.assign(donor="d"), var=cells.var)
+        for cells in (screen.solution, screen.predictions)
+    )
+    run = screen.evaluation(solution=solution, context_key="donor")
+    bare = screen.predictions.X.toarray()
+    ids, labels = list(rows.obs_names), list(rows.obs["target"])
+    for call in (
+        lambda: run.update(rows, context=ODD[name]()),
+        lambda: run.update(bare, ids=ids, perturbation=labels, context=ODD[name]()),
+    ):
+        if is_refused(call):
+            assert "0 rows" in repr(run)
+        run.reset()
+
+
 def test_what_is_recorded_of_a_model_can_be_saved(labelled: Any, tmp_path: Path) -> None:
     from prima_bench.tasks.results.schema import EvalResult
 
     for model in ("", "Ä \N{DNA DOUBLE HELIX}", "a\0b", {"params": {"seed": 2**64, "x": 0.5, "y": True, "z": None}}):
         result = labelled.result(model=model)
-        assert EvalResult.load(result.save(tmp_path / "r.json")) == result
+        loaded = EvalResult.load(result.save(tmp_path / "r.json"))
+        assert (loaded.model, loaded.result_digest) == (result.model, result.result_digest)
 
 
 def test_what_cannot_be_recorded_of_a_model_is_refused(labelled: Any) -> None:
@@ -264,11 +286,19 @@ def test_what_cannot_be_recorded_of_a_model_is_refused(labelled: Any) -> None:
 
 
 def test_every_argument_is_tried() -> None:
-    tried = {"task", "dataset", "metrics", "device", "model", "solution", "anchors", "options"}
-    assert set(inspect.signature(Evaluation).parameters) <= tried
-    assert set(inspect.signature(Evaluation.update).parameters) == {
-        "self", "predictions", "ids", "perturbation", "context"
-    }  # fmt: skip
+    from prima_bench.tasks.problems import classification, perturbation_solution
+
+    assert set(inspect.signature(Evaluation).parameters) == {"task", *ARGUMENTS, "options"}
+    tried = {"self", "predictions", "ids", "perturbation", "context"}
+    assert set(inspect.signature(Evaluation.update).parameters) == tried
+    for module, task in ((perturbation_solution, "perturbation_prediction"), (classification, "cell_type_annotation")):
+        call = next(
+            node
+            for node in ast.walk(ast.parse(inspect.getsource(module)))
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "take_options"
+        )
+        taken = [name for argument in call.args[1:] for name in ast.literal_eval(argument)]
+        assert set(taken) == set(OPTIONS[task])
 
 
 def test_wrong_keywords_are_errors_of_python(labelled: Any) -> None:
