@@ -44,7 +44,7 @@ SPECS = (
             "Nixon et al. 2019, Measuring calibration in deep learning, arXiv:1904.01685 (bins of equal mass)",
         ),
         params=(
-            Param(name="bins", default=15, summary="Number of bins."),
+            Param(name="bins", default=15, range=(1, 10_000), summary="Number of bins, at most 10,000."),
             Param(
                 name="binning",
                 default="equal_mass",
@@ -57,6 +57,8 @@ SPECS = (
         "equal_mass is the less biased estimate. scikit-learn has no such score.",
     ),
 )
+
+MOST_BINS = 10_000
 
 
 def ece(
@@ -77,7 +79,7 @@ def ece(
         target: True class codes, integer [n].
         num_classes: Size of the vocabulary.
         scores: What ``preds`` are: ``"probability"`` or ``"logit"``.
-        bins: Number of bins, at least 1.
+        bins: Number of bins, from 1 to 10,000.
         binning: ``"equal_mass"``: about equally many rows a bin, equals together; ``"equal_width"``: [b / bins,
             (b + 1) / bins), 1 in the last.
 
@@ -101,7 +103,7 @@ class ExpectedCalibrationError(ScoreMetric):
     Args:
         num_classes: Size of the vocabulary.
         scores: What predictions are: ``"probability"`` or ``"logit"``.
-        bins: Number of bins, at least 1.
+        bins: Number of bins, from 1 to 10,000.
         binning: ``"equal_mass"`` or ``"equal_width"``.
         **kwargs: Passed on to ``torchmetrics.Metric``.
 
@@ -136,13 +138,13 @@ class ExpectedCalibrationError(ScoreMetric):
 
 
 def check_bins(bins: int) -> int:
-    """Return the number of bins if it is a positive integer.
+    """Return the number of bins if it is an integer from 1 to 10,000.
 
     Raises:
         InputError: If it is not.
     """
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise InputError(f"bins must be a positive integer, not {bins!r}", hint="15 is usual.")
+    if isinstance(bins, bool) or not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
+        raise InputError(f"bins must be an integer from 1 to {MOST_BINS:,}, not {bins!r}", hint="15 is usual.")
     return bins
 
 

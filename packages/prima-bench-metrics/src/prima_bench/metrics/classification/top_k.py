@@ -37,7 +37,11 @@ SPECS = (
             "Russakovsky et al. 2015, ImageNet Large Scale Visual Recognition Challenge, doi:10.1007/s11263-015-0816-y",
             "scikit-learn, top_k_accuracy_score",
         ),
-        params=(Param(name="k", default=3, summary="How many of the highest-scoring classes are looked at."),),
+        params=(
+            Param(
+                name="k", default=3, range=(1, None), summary="How many of the highest-scoring classes are looked at."
+            ),
+        ),
         notes="Equals scikit-learn and torchmetrics without ties. Where classes tie across the k-th place, the row "
         "earns the share of their orders in which the true class is among the first k: a constant prediction scores k "
         "/ C, no more. scikit-learn lets the higher class code win, torch.topk an order that depends on the number of "

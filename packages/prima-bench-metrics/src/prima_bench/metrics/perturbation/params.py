@@ -16,7 +16,9 @@ DEBIASED_CONVENTION = Param(
     summary="How noise is subtracted. vcc2026: as cell-eval2 0.20, see the notes.",
 )
 
-DE_K = Param(name="k", default=0, summary="At most so many genes of each list; 0 for as many as there are.")
+DE_K = Param(
+    name="k", default=0, range=(0, None), summary="At most so many genes of each list; 0 for as many as there are."
+)
 
 DE_SCORE = Param(
     name="score",
@@ -83,5 +85,6 @@ RANKING = Param(
 TARGET_SUM = Param(
     name="target_sum",
     default=0.0,
+    range=(0.0, 1e15),
     summary="Counts only: total that pseudobulks are scaled to, up to 1e15; 0 is the solution's median group total.",
 )

@@ -32,7 +32,12 @@ SPECS = (
         undefined="A perturbation whose true effect is the same for all genes chosen.",
         references=("Roohani et al. 2024, GEARS, doi:10.1038/s41587-023-01905-6",),
         params=(
-            Param(name="k", default=20, summary="Number of genes, at least 2; all genes when there are fewer."),
+            Param(
+                name="k",
+                default=20,
+                range=(2, None),
+                summary="Number of genes, at least 2; all genes when there are fewer.",
+            ),
             CONTROL_SOURCE,
             EXCLUDE_TARGETS,
             TARGET_SUM,
