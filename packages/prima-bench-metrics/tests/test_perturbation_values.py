@@ -103,7 +103,12 @@ def top_k(e: Array, d: Array, k: int = 20) -> float:
 
 def discrimination(distance: Callable[[Array, Array], float]) -> Callable[..., Array]:
     def values(
-        data: Data, *, exclude_targets: str = "panel", control_source: str = "solution", target_sum: float = 0.0
+        data: Data,
+        *,
+        exclude_targets: str = "panel",
+        control_source: str = "solution",
+        ranking: str = "mid",
+        target_sum: float = 0.0,
     ) -> Array:
         true, pred = profiles(data, target_sum)
         d, e = true[1:] - true[0], pred[1:] - (pred[0] if control_source == "prediction" else true[0])
@@ -111,7 +116,10 @@ def discrimination(distance: Callable[[Array, Array], float]) -> Callable[..., A
         for p, genes in enumerate(kept(data, exclude_targets)):
             all_q = np.array([distance(e[p, genes], d[q, genes]) for q in range(len(d))])
             gap = np.where(np.isclose(all_q, all_q[p], rtol=1e-11, atol=0), 0.0, all_q - all_q[p])
-            out.append(1 - (np.sum(gap < 0) + 0.5 * (np.sum(gap == 0) - 1)) / (len(d) - 1))
+            if ranking == "position":
+                out.append(1 - (np.sum(gap < 0) + np.sum(gap[:p] == 0)) / len(d))
+            else:
+                out.append(1 - (np.sum(gap < 0) + 0.5 * (np.sum(gap == 0) - 1)) / (len(d) - 1))
         return np.array(out)
 
     return values
@@ -121,6 +129,8 @@ EXPECTED: dict[str, Callable[..., Array]] = {
     "mae": by_unit(lambda e, d: float(np.abs(e - d).mean()), "none"),
     "mse": by_unit(lambda e, d: float(((e - d) ** 2).mean()), "none"),
     "rmse": by_unit(lambda e, d: float(np.sqrt(((e - d) ** 2).mean())), "none"),
+    "mae_delta": by_unit(lambda e, d: float(np.abs(e - d).mean())),
+    "mse_delta": by_unit(lambda e, d: float(((e - d) ** 2).mean())),
     "pearson_delta": by_unit(lambda e, d: float(scipy.stats.pearsonr(e, d)[0])),
     "spearman_delta": by_unit(lambda e, d: float(scipy.stats.spearmanr(e, d)[0])),
     "cosine_delta": by_unit(lambda e, d: float(e @ d / np.linalg.norm(e) / np.linalg.norm(d))),
@@ -137,6 +147,7 @@ PARAMS: dict[str, st.SearchStrategy[object]] = {
     "target_sum": st.sampled_from((0.0, 1e4, 5e4)),
     "k": st.sampled_from((3, 5, 20)),
     "leave_one_out": st.booleans(),
+    "ranking": st.sampled_from(("mid", "position")),
 }
 
 
@@ -152,6 +163,8 @@ def reference_of(data: Data) -> PerturbationReference:
 
 def test_every_registered_metric_has_an_expectation() -> None:
     elsewhere = {s.name for s in list_specs("perturbation") if s.name.startswith("de_")}  # test_de_formulas
+    elsewhere |= {"mse_debiased", "mse_debiased_ratio", "effect_size_debiased"}  # test_debiased_error
+    elsewhere |= {"wmse", "weighted_r2_delta_pertmean"}  # test_weighted_error
     assert {s.name for s in list_specs("perturbation")} == set(EXPECTED) | elsewhere
 
 

@@ -1,6 +1,6 @@
 """Perturbation discrimination: is a predicted effect closer to its own truth than to the other perturbations'?"""
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.distances import Distance, closer_and_tied
-from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM
+from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, RANKING, TARGET_SUM
 from prima_bench.metrics.perturbation.profile_metric import ProfileMetric, Rows
 from prima_bench.metrics.perturbation.reference import ExcludeTargets
 from prima_bench.metrics.spec import MetricSpec
@@ -32,12 +32,18 @@ SPECS = (
         level="unit",
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
-        references=("cell-eval2 0.20 `pds_cosine`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
-        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM),
+        references=(
+            "cell-eval2 0.20 `pds_cosine`",
+            "Wu et al. 2024, PerturBench, arXiv:2408.10609",
+            "cell-eval 0.8 `discrimination_score_cosine` (control_source=prediction, ranking=position)",
+        ),
+        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, RANKING, TARGET_SUM),
         notes=(
             "Targets of the whole panel are left out: a knocked-down gene gives its perturbation away, and where only "
             "the own target is left out, spiking the others' is rewarded. No predicted effect scores exactly 0.5; the "
-            "cosine distance is 1 when either effect is zero. cell-eval 0.8 divides by P and breaks ties by label."
+            "cosine distance is 1 when either effect is zero. cell-eval 0.8 divides by P and orders ties by label, as "
+            "ranking=position does by code: one prediction for all is then scored by the alphabet. It leaves out "
+            "the own target (exclude_targets=own), and only where the label is the name of one gene."
         ),
     ),
     MetricSpec(
@@ -58,8 +64,12 @@ SPECS = (
         level="unit",
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
-        references=("cell-eval2 0.20 `pds_l1`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
-        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM),
+        references=(
+            "cell-eval2 0.20 `pds_l1`",
+            "Wu et al. 2024, PerturBench, arXiv:2408.10609",
+            "cell-eval 0.8 `discrimination_score_l1` (control_source=prediction, ranking=position)",
+        ),
+        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, RANKING, TARGET_SUM),
         notes=(
             "Favours shrunken predictions: near the origin, weak true effects are closest whatever the direction. "
             "Effects keep their sign; an early release of cell-eval took absolute values. No predicted effect scores "
@@ -84,11 +94,17 @@ SPECS = (
         level="unit",
         unit="perturbation",
         undefined="Fewer than two perturbations; a perturbation without any true effect in the genes compared.",
-        references=("cell-eval2 0.20 `pds_l2`", "Wu et al. 2024, PerturBench, arXiv:2408.10609"),
-        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, TARGET_SUM),
+        references=(
+            "cell-eval2 0.20 `pds_l2`",
+            "Wu et al. 2024, PerturBench, arXiv:2408.10609",
+            "cell-eval 0.8 `discrimination_score_l2` (control_source=prediction, ranking=position)",
+        ),
+        params=(CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, RANKING, TARGET_SUM),
         notes="Decided by the few genes with the largest effects. No predicted effect scores exactly 0.5.",
     ),
 )
+
+Ranking = Literal["mid", "position"]
 
 _BLOCK_ELEMENTS = 1 << 18
 
@@ -101,6 +117,7 @@ def pds(
     distance: Distance = "cosine",
     pred_control: Tensor | None = None,
     keep: Tensor | None = None,
+    ranking: Ranking = "mid",
 ) -> Tensor:
     """Perturbation discrimination score of each perturbation.
 
@@ -111,9 +128,12 @@ def pds(
         distance: ``"cosine"``, ``"l1"`` or ``"l2"``.
         pred_control: Control that is subtracted from ``pred``; ``control`` when None.
         keep: Genes that count, boolean ``[genes]`` or, by perturbation, ``[perturbations, genes]``; all when None.
+        ranking: ``"position"``: ``1 - k / P``, where ``k`` counts earlier perturbations among the ties whole and later
+            ones not at all.
 
     Returns:
-        float64 ``[perturbations]``: NaN where the true effect is zero, else 0.5 where the predicted one is.
+        float64 ``[perturbations]``: NaN where the true effect is zero, else 0.5 where the predicted one is; by
+        position it then is where ties leave it.
 
     Raises:
         InputError: If there are fewer than two perturbations.
@@ -131,8 +151,11 @@ def pds(
     e = _effects(pred, control if pred_control is None else pred_control, keep)
     d = _effects(target, control, keep)
     mask = keep if keep is not None and keep.dim() == 2 else None
+    undefined = rowwise.is_zero(d, mask)
+    if ranking == "position":
+        return torch.where(undefined, torch.nan, 1.0 - closer_and_tied(e, d, distance, mask, ties="order") / n)
     score = 1.0 - closer_and_tied(e, d, distance, mask) / (n - 1)
-    return rowwise.graded(score, no_skill=rowwise.is_zero(e, mask), undefined=rowwise.is_zero(d, mask), worst=0.5)
+    return rowwise.graded(score, no_skill=rowwise.is_zero(e, mask), undefined=undefined, worst=0.5)
 
 
 def _effects(profiles: Tensor, origin: Tensor, keep: Tensor | None) -> Tensor:
@@ -148,16 +171,39 @@ def _effects(profiles: Tensor, origin: Tensor, keep: Tensor | None) -> Tensor:
 
 
 class _PDS(ProfileMetric):
+    """A discrimination score.
+
+    Args:
+        *args: As in ``PerturbationMetric``.
+        ranking: ``"mid"``, or ``"position"`` for parity with cell-eval 0.8; see :func:`pds`.
+        **kwargs: As in ``ProfileMetric``.
+
+    Raises:
+        InputError: If an argument is wrong, or has no meaning beside the others.
+    """
+
     higher_is_better = True
     degenerate = "zero solution effect"
     default_exclude_targets: ClassVar[ExcludeTargets] = "panel"
     needs_others = True
     distance: ClassVar[Distance]
 
+    def __init__(self, *args: Any, ranking: Ranking = "mid", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if ranking not in get_args(Ranking):
+            raise InputError(f"ranking cannot be {ranking!r}", hint=f"Choose one of {', '.join(get_args(Ranking))}.")
+        self.ranking: Ranking = ranking
+
     def values(self, rows: Rows) -> Tensor:
         """The value of each perturbation."""
         return pds(
-            rows.pred, rows.true, rows.origin, distance=self.distance, pred_control=rows.pred_origin, keep=rows.keep
+            rows.pred,
+            rows.true,
+            rows.origin,
+            distance=self.distance,
+            pred_control=rows.pred_origin,
+            keep=rows.keep,
+            ranking=self.ranking,
         )
 
     def undefined(self, rows: Rows, positions: Tensor) -> Tensor:

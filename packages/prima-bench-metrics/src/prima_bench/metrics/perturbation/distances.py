@@ -15,6 +15,7 @@ from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 
 Distance = Literal["cosine", "l1", "l2"]
+Ties = Literal["half", "order"]
 Estimate = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 TIE = 1e-12
@@ -29,7 +30,9 @@ _FLOAT32_BOUND = 5e-6
 _CANCELLED = 1e-2
 
 
-def closer_and_tied(e: Tensor, d: Tensor, distance: Distance, keep: Tensor | None = None) -> Tensor:
+def closer_and_tied(
+    e: Tensor, d: Tensor, distance: Distance, keep: Tensor | None = None, ties: Ties = "half"
+) -> Tensor:
     """For each row ``p``: how many rows of ``d`` lie closer to ``e_p`` than ``d_p`` does, and half of the ties.
 
     Args:
@@ -37,6 +40,7 @@ def closer_and_tied(e: Tensor, d: Tensor, distance: Distance, keep: Tensor | Non
         d: True effects, of the same shape.
         distance: ``"cosine"`` (1 when either norm is 0), ``"l1"`` or ``"l2"``.
         keep: The genes that count for row ``p``, boolean ``[n, genes]``; all of them when None.
+        ties: ``"order"`` counts ties in earlier rows whole and in later rows not at all.
 
     Returns:
         float64 ``[n]``, within 0 and ``n - 1``.
@@ -58,12 +62,14 @@ def closer_and_tied(e: Tensor, d: Tensor, distance: Distance, keep: Tensor | Non
         # Whatever is not surely apart is computed exactly; a NaN estimate is never sure.
         sure = gap.abs() > bound + bound.gather(1, own[:, None])
         rank = (sure & (gap < 0)).sum(dim=1).to(torch.float64)
-        ranks.append(rank + _exact_ranks(block, d, ~sure, own, distance, mask))
+        ranks.append(rank + _exact_ranks(block, d, ~sure, own, distance, mask, ties))
     return torch.cat(ranks)
 
 
-def _exact_ranks(e: Tensor, d: Tensor, unsure: Tensor, own: Tensor, distance: Distance, keep: Tensor | None) -> Tensor:
-    """Closer rows and half of the tied ones among the ``unsure`` pairs ``[rows, n]``; a row is no tie of itself."""
+def _exact_ranks(
+    e: Tensor, d: Tensor, unsure: Tensor, own: Tensor, distance: Distance, keep: Tensor | None, ties: Ties
+) -> Tensor:
+    """Closer rows and tied ones as they count among the ``unsure`` pairs ``[rows, n]``; a row is no tie of itself."""
 
     def over_pairs(row: Tensor, other: Tensor, formula: Callable[[Tensor, Tensor, Distance], Tensor]) -> Tensor:
         pairs = zip(torch.split(row, step), torch.split(other, step), strict=True)
@@ -78,7 +84,8 @@ def _exact_ranks(e: Tensor, d: Tensor, unsure: Tensor, own: Tensor, distance: Di
     gap = value - value[is_own][row]
     tolerance = TIE * over_pairs(torch.arange(len(e), device=e.device), own, _sizes)[row]
     # Whatever is not surely farther counts as closer, so that distances without a number are no advantage.
-    score = torch.where(gap.abs() <= tolerance, 0.5, (~(gap > 0)).to(torch.float64))
+    tied = torch.full_like(gap, 0.5) if ties == "half" else (other < own[row]).to(torch.float64)
+    score = torch.where(gap.abs() <= tolerance, tied, (~(gap > 0)).to(torch.float64))
     score[is_own] = 0.0
     # Halves add up exactly, in any order.
     return torch.zeros(len(e), dtype=torch.float64, device=e.device).index_add_(0, row, score)
