@@ -146,8 +146,26 @@ def test_empty(screen: Any, refused: Any) -> None:
 def test_repeated_names_within_an_update(screen: Any, refused: Any) -> None:
     ids = [f"cell{i // 2}" for i in range(17)]
     error = refused(screen, screen.predictions, ids=ids)
-    assert "'cell0 (AHR)', 'cell1 (AHR)'" in error.message
-    assert "ids=" in error.hint
+    assert "rows came more than once with different content: 'cell0', 'cell1'" in error.message
+    assert "distinct names" in error.hint
+
+
+@pytest.mark.parametrize("name", ["screen", "log_screen"])
+def test_repeats_count_once_however_they_are_sharded(request: Any, name: str) -> None:
+    data = request.getfixturevalue(name)
+    rows = np.r_[np.arange(17), [3, 3, 16]]
+    expected = data.result()
+    for order in ([rows], [rows[:18], rows[18:]], [[row] for row in rows], [rows[::-1]]):
+        run = data.evaluation()
+        for part in order:
+            cells = data.predictions[np.unique(part)]
+            places = np.searchsorted(np.unique(part), part)
+            run.update(
+                cells.X[places], ids=cells.obs_names[places], perturbation=list(cells.obs["target"].iloc[places])
+            )
+        result = run.compute()
+        assert result.result_digest == expected.result_digest
+        assert result.predictions.duplicates_dropped == 3
 
 
 def test_one_name_under_two_perturbations_is_two_cells(screen: Any) -> None:

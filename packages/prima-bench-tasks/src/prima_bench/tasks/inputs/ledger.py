@@ -75,7 +75,7 @@ class Ledger:
             at = np.minimum(np.searchsorted(self._index, index), len(self._index) - 1)
             clash |= (self._index[at] == index) & (self._digests[at] != digests)
         if clash.any():
-            names = list(dict.fromkeys(rows.ids[order[clash]]))
+            names = list(dict.fromkeys(rows.ids[np.sort(order[clash])]))
             raise PredictionError(
                 f"{counted(len(names), 'row')} came more than once with different content: {first_few(names)}",
                 hint=self._hint,

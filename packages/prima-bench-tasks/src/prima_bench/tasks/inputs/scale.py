@@ -115,7 +115,7 @@ class ScaleCheck:
                 f"{self._what}: only whole numbers (up to {seen:.4g}) in {counted(len(whole), 'row')}: "
                 f"{first_few(ids[whole])}",
                 hint=f"{self._declared}; these look like counts, or like rounded logarithms. Do not round; to counts "
-                f"apply log1p(1e4 * x / row total){', or declare scale=counts' if self._free else ''}.",
+                "apply log1p(1e4 * x / row total)" + (", or declare scale='counts'." if self._free else "."),
             )
         totals = _undone_totals(block)
         above = np.flatnonzero(~(totals <= self._limit))

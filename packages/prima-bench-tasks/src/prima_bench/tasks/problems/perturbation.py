@@ -22,7 +22,7 @@ from prima_bench.tasks.errors import PredictionError, UsageError, counted, first
 from prima_bench.tasks.inputs import expression
 from prima_bench.tasks.inputs.cells import CellTable, read_cells
 from prima_bench.tasks.inputs.files import opened
-from prima_bench.tasks.inputs.ids import Ids, RowIndex, repeated
+from prima_bench.tasks.inputs.ids import Ids, RowIndex
 from prima_bench.tasks.inputs.ledger import Int64, RowDigest, Rows
 from prima_bench.tasks.inputs.scale import PREDICTION_EXCESS, ScaleCheck
 from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary
@@ -209,13 +209,6 @@ class PerturbationProblem:
         context = self._own_contexts(table)
         self._refuse_new_pairs(context, group, table.ids)
         index = _name_hashes(self._pairs(), context * len(self._vocabulary.labels) + group, table.ids)
-        if len(np.unique(index[keep])) < keep.sum():
-            pairs = zip(table.ids[keep], group[keep], strict=True)
-            twice = repeated(np.array([f"{name} ({self._vocabulary.labels[c]})" for name, c in pairs], dtype=object))
-            raise PredictionError(
-                f"{counted(len(twice), 'cell')} with the name of another cell of the perturbation: {first_few(twice)}",
-                hint="Give every cell its own name (AnnData.obs_names_make_unique()), or pass ids=.",
-            )
         return index, group, context, keep
 
     def _own_contexts(self, table: CellTable) -> Codes:
