@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from prima_bench.tasks.errors import DataError, UsageError
 from prima_bench.tasks.results import files
 from prima_bench.tasks.results.digest import comparability_key, result_digest, round_significant
-from prima_bench.tasks.results.schema import EvalResult, ModelRecord, ScoreRecord, UnitsRecord
+from prima_bench.tasks.results.records import ModelRecord, ScoreRecord, UnitsRecord
+from prima_bench.tasks.results.schema import EvalResult
 
 ORDER = {
     "": [

@@ -26,7 +26,8 @@ from prima_bench.tasks.registry import get_dataset, get_task, resolve_metrics
 from prima_bench.tasks.results.assemble import metric_identities, provenance, score_records, units_record
 from prima_bench.tasks.results.detail import Detail
 from prima_bench.tasks.results.digest import comparability_key
-from prima_bench.tasks.results.schema import DatasetRecord, EvalResult, ModelRecord, PredictionsRecord, TaskRecord
+from prima_bench.tasks.results.records import DatasetRecord, ModelRecord, PredictionsRecord, TaskRecord
+from prima_bench.tasks.results.schema import EvalResult
 from prima_bench.tasks.specs import digest_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.anchors import skill
-from prima_bench.tasks.results.schema import ProvenanceRecord, ScoreRecord, UnitsRecord
+from prima_bench.tasks.results.records import ProvenanceRecord, ScoreRecord, UnitsRecord
 from prima_bench.tasks.results.text import plural
 
 if TYPE_CHECKING:

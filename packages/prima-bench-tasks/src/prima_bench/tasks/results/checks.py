@@ -12,7 +12,8 @@ from prima_bench.metrics.spec import MetricRef, MetricSpec, split_ref
 from prima_bench.tasks.results.digest import comparability_key
 
 if TYPE_CHECKING:
-    from prima_bench.tasks.results.schema import EvalResult, ScoreRecord, UnitsRecord
+    from prima_bench.tasks.results.records import ScoreRecord, UnitsRecord
+    from prima_bench.tasks.results.schema import EvalResult
 
 ROUNDING = 1e-9
 """How far a value may lie outside its metric's range: rounding."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from prima_bench.tasks.results.schema import EvalResult, ScoreRecord
+    from prima_bench.tasks.results.records import ScoreRecord
+    from prima_bench.tasks.results.schema import EvalResult
 
 _NARROWEST = 20
 """Columns that a folded text gets at least, lest it become one word a line."""
