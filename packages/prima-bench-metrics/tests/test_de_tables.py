@@ -15,6 +15,7 @@ from prima_bench.metrics.errors import InputError, ProfileError, ReferenceDataEr
 from prima_bench.metrics.fields import Field
 from prima_bench.metrics.perturbation.de_convention import CONVENTIONS, DEConvention, convention_of
 from prima_bench.metrics.perturbation.de_table import DETable, fold_change, predicted_table, true_table
+from prima_bench.metrics.perturbation.params import DE_TABLE
 from prima_bench.metrics.perturbation.reference import PerturbationReference, Scale
 from prima_bench.metrics.rows import SparseRows
 
@@ -230,5 +231,6 @@ def test_what_is_too_large_is_refused_by_group(scale: Scale) -> None:
 
 
 def test_an_unknown_convention_is_refused() -> None:
+    assert DE_TABLE.choices == tuple(CONVENTIONS)
     with pytest.raises(InputError, match="table cannot be 'wilcoxon'"):
         convention_of("wilcoxon")

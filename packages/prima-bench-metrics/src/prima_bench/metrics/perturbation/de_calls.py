@@ -106,7 +106,10 @@ SPECS = (
             "cell-eval2 0.20 `de_wilcoxon_sig_recall`",
         ),
         params=(DE_TABLE, EXCLUDE_DE_TARGETS),
-        notes="A flood of calls wins it: predictions with too little spread between cells, such as tiled means, flood.",
+        notes=(
+            "A flood of calls wins it: predictions with too little spread between cells, such as tiled means, flood. "
+            "Chance is the share of tested genes that the prediction calls."
+        ),
     ),
     MetricSpec(
         name="de_sig_jaccard",
@@ -127,7 +130,8 @@ SPECS = (
         params=(DE_TABLE, EXCLUDE_DE_TARGETS),
         notes=(
             "With table=vcc2026 a perturbation without true calls counts as in cell-eval2: 1 when nothing is "
-            "predicted either, else 0. Panels of weak perturbations then reward silence."
+            "predicted either, else 0. Panels of weak perturbations then reward silence. Chance depends on the shares "
+            "of genes called on both sides."
         ),
     ),
     MetricSpec(

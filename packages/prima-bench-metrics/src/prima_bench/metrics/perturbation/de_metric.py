@@ -97,12 +97,7 @@ class DEMetric(PerturbationMetric):
         """
 
     def blocks(self, batch: Batch, reference: PerturbationReference, chosen: Tensor) -> Iterator[Tables]:
-        """The tables of a few perturbations at a time, in order; arguments as in :meth:`tables`."""
-        for part in torch.split(chosen, max(1, _BLOCK_ELEMENTS // reference.num_genes)):
-            yield self.tables(batch, reference, part)
-
-    def tables(self, batch: Batch, reference: PerturbationReference, chosen: Tensor) -> Tables:
-        """The true and the predicted table of some perturbations.
+        """The true and the predicted tables of a few perturbations at a time, in order.
 
         Args:
             batch: Predicted cells.
@@ -112,15 +107,16 @@ class DEMetric(PerturbationMetric):
         Raises:
             ProfileError: If predicted expression is too large to be tested.
         """
-        convention, alpha = self.convention, self.convention.alpha
-        pred = predicted_table(batch, reference, convention).rows(chosen)
-        true = true_table(reference, convention).rows(chosen.to(reference.cells.device)).to(batch.device)
-        keep = true.tested
-        excluded = self.kept_genes(reference)
-        if excluded is not None:
-            excluded = excluded.to(batch.device)
-            keep = keep & (excluded if excluded.dim() == 1 else excluded[chosen])
-        return Tables(pred, true, keep, pred.called(alpha) & keep, true.called(alpha) & keep)
+        alpha, device = self.convention.alpha, batch.device
+        pred = predicted_table(batch, reference, self.convention)
+        true = true_table(reference, self.convention)
+        kept = self.kept_genes(reference)
+        for part in torch.split(chosen, max(1, _BLOCK_ELEMENTS // reference.num_genes)):
+            p, t = pred.rows(part), true.rows(part.to(reference.cells.device)).to(device)
+            keep = t.tested
+            if kept is not None:
+                keep = keep & (kept if kept.dim() == 1 else kept[part.to(kept.device)]).to(device)
+            yield Tables(p, t, keep, p.called(alpha) & keep, t.called(alpha) & keep)
 
 
 def share(part: Tensor, whole: Tensor) -> Tensor:
