@@ -30,7 +30,7 @@ def test_ids_are_a_list(values: Any) -> None:
 def test_ids_of_other_kinds() -> None:
     assert as_ids(np.array([3, 14])).tolist() == ["3", "14"]
     assert as_ids(np.array([b"AA", b"C"])).tolist() == ["AA", "C"]
-    with pytest.raises(PredictionError, match="ids must be strings, not floating"):
+    with pytest.raises(PredictionError, match="ids must be strings, not of type float"):
         as_ids([0.5, 1.5])
 
 

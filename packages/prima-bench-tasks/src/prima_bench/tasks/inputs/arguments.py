@@ -22,8 +22,9 @@ def check_arguments(task: object, dataset: object, metrics: object, device: obje
     if dataset is not None and not isinstance(dataset, str):
         raise _refused("dataset", dataset, "Name a dataset; data of your own are handed in as solution=.")
     listed = metrics if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
-    if metrics is not None and not all(isinstance(metric, str | MetricRef) for metric in listed):
-        raise _refused("metrics", metrics, "Name a preset or a metric, or give a list of such names.")
+    strange = [metric for metric in listed if not isinstance(metric, str | MetricRef)]
+    if metrics is not None and strange:
+        raise _refused("metrics", strange[0], "Name a preset or a metric, or give a list of such names.")
     if device is not None and not isinstance(device, str | torch.device):
         raise _refused("device", device, "Write cpu, cuda or cuda:0.")
     if not isinstance(anchors, bool):

@@ -21,6 +21,12 @@ _TOLERANCE = 0.99 * SUM_TOLERANCE
 """A little less than the kernel's, which adds in float32: what passes here passes there."""
 
 
+_HALF = (
+    " If they were computed in half precision, hand in the tensor as it is, whose type says what rounding may take; or "
+    "divide each row by its sum."
+)
+
+
 class ClassScores:
     """Reads and checks class scores.
 
@@ -123,8 +129,7 @@ class ClassScores:
             raise PredictionError(
                 f"scores that do not sum to 1 within {tolerance:.1g} in {counted(int(off.sum()), 'row')} "
                 f"(first: {total[off][0]:.6g}): {first_few(ids[inexact[off]])}",
-                hint=f"{hint} Half precision: hand in the tensor as it is, which widens the tolerance to that of its "
-                "type, or divide rows by their sum.",
+                hint=hint + (_HALF if (np.abs(total - 1) <= torch.finfo(torch.bfloat16).eps).all() else ""),
             )
         rounded = np.abs(total - 1) > _TOLERANCE
         block[inexact[rounded]] = rows[rounded] / total[rounded, None]

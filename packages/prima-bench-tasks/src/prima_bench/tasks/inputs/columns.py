@@ -49,12 +49,12 @@ def as_column(values: Any, what: str, error: type[PrimaBenchError]) -> Any:
         elif not isinstance(values, (*_COLUMNS, pd.DataFrame)) and hasattr(values, "__array__"):
             column = np.asarray(values)
     except _UNREADABLE as cause:
-        raise error(f"{what} cannot be read from a {_kind(values)}: {cause}", hint=_HINT) from cause
+        raise error(f"{what} of type {kind_of(values)} cannot be read: {cause}", hint=_HINT) from cause
     if not isinstance(column, _COLUMNS):
-        raise error(f"{what} cannot be a {_kind(values)}", hint=_HINT)
+        raise error(f"{what} cannot be of type {kind_of(values)}", hint=_HINT)
     plain = not isinstance(column, pd.MultiIndex) and getattr(column.dtype, "kind", "O") != "V"
     if column.ndim != 1 or not plain:
-        raise error(f"{what} must be one-dimensional, not a {_kind(values)} of shape {column.shape}", hint=_HINT)
+        raise error(f"{what} must be one-dimensional, not a {kind_of(values)} of shape {column.shape}", hint=_HINT)
     return column
 
 
@@ -150,6 +150,11 @@ def _as_index(names: Any) -> pd.Index | None:
     return pd.Index(array, dtype=object) if kind == "string" or not len(array) else None
 
 
-def _kind(values: Any) -> str:
+def kind_of(values: Any) -> str:
+    """The type of a value as users know it.
+
+    >>> kind_of(3), kind_of(np.zeros(2)), kind_of(pd.DataFrame())
+    ('int', 'numpy.ndarray', 'pandas.DataFrame')
+    """
     kind = type(values)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"

@@ -42,7 +42,8 @@ def as_ids(values: Any, *, what: str = "ids", error: type[PrimaBenchError] = Pre
     if kind == "bytes":
         array = np.array([v.decode("utf-8", errors="replace") for v in array], dtype=object)
     elif kind != "string" and len(array):
-        raise error(f"{what} must be strings, not {kind}", hint="Spell them as the solution does.")
+        kinds = sorted({type(v).__name__ for v in array} - {"str"})
+        raise error(f"{what} must be strings, not of type {', '.join(kinds)}", hint="Spell them as the solution does.")
     refuse_no_text(array, what, error)
     return array
 

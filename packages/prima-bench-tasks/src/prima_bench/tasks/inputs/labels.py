@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError, counted, first_few
-from prima_bench.tasks.inputs.columns import as_column, in_row_order, one_column
+from prima_bench.tasks.inputs.columns import as_column, in_row_order, kind_of, one_column
 from prima_bench.tasks.inputs.files import Arrays
 from prima_bench.tasks.inputs.ids import Ids, as_ids
 from prima_bench.tasks.inputs.masks import refuse_masked
@@ -179,9 +179,9 @@ def _from_values(x: Any, error: type[PrimaBenchError]) -> dict[str, Any]:
         try:
             x = np.asarray(x)
         except (ValueError, TypeError, RuntimeError) as cause:
-            raise error(f"the rows of predictions make no matrix: {cause}", hint=_HINT) from cause
+            raise error("the rows of predictions make no matrix: they differ in length or kind", hint=_HINT) from cause
     if not isinstance(x, _LISTS):
-        raise error(f"predictions of type {type(x).__module__}.{type(x).__name__} cannot be read", hint=_HINT)
+        raise error(f"predictions of type {kind_of(x)} cannot be read", hint=_HINT)
     if not isinstance(x, torch.Tensor | np.ndarray) or x.ndim == 1:
         return {"labels": as_column(x, "predictions", error)}
     if x.ndim == 2 and (x.is_floating_point() if isinstance(x, torch.Tensor) else x.dtype.kind == "f"):

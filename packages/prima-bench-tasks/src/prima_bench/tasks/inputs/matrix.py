@@ -18,6 +18,7 @@ from anndata import AnnData
 from anndata.abc import CSCDataset, CSRDataset
 
 from prima_bench.tasks.errors import PredictionError, PrimaBenchError
+from prima_bench.tasks.inputs.columns import kind_of
 from prima_bench.tasks.inputs.masks import refuse_masked
 from prima_bench.tasks.inputs.sparse import (
     as_csr,
@@ -153,8 +154,8 @@ def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ma
         shape, epsilon = (x.shape[0], x.shape[1]), _epsilon(x.dtype)
         return Matrix(shape, False, item * x.shape[1], lambda a, b: plain[a:b], error, epsilon=epsilon)
     raise error(
-        f"a matrix of type {type(x).__module__}.{type(x).__name__} cannot be read",
-        hint="Give a numpy array, torch tensor, scipy sparse matrix or backed AnnData.",
+        f"a matrix of type {kind_of(x)} cannot be read",
+        hint="Give a numpy array, torch tensor, scipy sparse matrix, DataFrame or AnnData.",
     )
 
 
