@@ -77,7 +77,8 @@ SPECS = (
         notes=(
             "Zero is what other cells of the same kind score on average, so about half of them score below. The "
             "solution's own cells score below zero, -2 C(m_p) / G: they share its noise, which no sample of the same "
-            "cells does. The predicted side's noise counts up to the true side's, or scattering cells would pay."
+            "cells does. The predicted side's noise counts up to the true side's, or scattering cells would pay; cells "
+            "repeated seem to have less of it, which never gains. A single cell has none."
         ),
     ),
     MetricSpec(
@@ -294,10 +295,11 @@ class DebiasedMetric(ProfileMetric):
     def rows(self, batch: Batch, reference: PerturbationReference, chosen: Tensor) -> NoisyRows:
         """The pseudobulks of some perturbations, with their noise."""
         rows = super().rows(batch, reference, chosen)
+        part = slice(None) if len(chosen) == reference.num_perturbations else chosen  # which copies nothing
         noise = true_noise(reference, self.target_sum).to(batch.device)
-        true = noise[1:][chosen]
+        true = noise[1:][part]
         if self.reads_predicted_noise:
-            pred = predicted_noise(batch, reference, self.target_sum)[1:][chosen]
+            pred = predicted_noise(batch, reference, self.target_sum)[1:][part]
         else:
             pred = true.new_zeros(()).expand_as(true)
         return NoisyRows(

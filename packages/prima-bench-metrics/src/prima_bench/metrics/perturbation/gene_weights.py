@@ -10,10 +10,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.numerics import tree_sum
+from prima_bench.metrics.numerics import group_sums, tree_sum
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.moments import group_means, log1p_cp10k, squared_deviations
+from prima_bench.metrics.perturbation.moments import Mapped, cell_totals, squared_deviations
+from prima_bench.metrics.perturbation.pseudobulk import mean_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
+from prima_bench.metrics.rows import RowMatrix
 
 _BLOCK_ELEMENTS = 1 << 18
 
@@ -33,14 +35,12 @@ def t_statistic(reference: PerturbationReference) -> Tensor:
         for a perturbation where one of the sides has fewer than two cells.
     """
     if reference not in _STATISTICS:
-        cells, group = reference.cells, reference.group
-        if reference.scale == "counts":
-            means = group_means(cells, group, 1 + reference.num_perturbations, log1p_cp10k)
-            squares = squared_deviations(cells, group, means, log1p_cp10k)
-        else:
-            means = reference.profiles()
-            squares = squared_deviations(cells, group, means)
-        _STATISTICS[reference] = against_rest(means[1:], squares[1:], reference.cells_per_group[1:])
+        cells, group, n = reference.cells, reference.group, reference.cells_per_group
+        group = group.masked_fill(group == 0, -1)
+        cells = _log_normalised(cells) if reference.scale == "counts" else cells
+        means = mean_profiles(group_sums(cells, group, len(n)), n)
+        squares = squared_deviations(cells, group, means)
+        _STATISTICS[reference] = against_rest(means[1:], squares[1:], n[1:])
     return _STATISTICS[reference]
 
 
@@ -112,3 +112,10 @@ def gene_weights(statistic: Tensor, keep: Tensor | None = None) -> Tensor:
     square = rowwise.kept(scaled.square(), keep)
     weights = square / tree_sum(square, dim=1).unsqueeze(1)
     return torch.where(statistic.isnan().any(dim=1, keepdim=True), torch.nan, weights)
+
+
+def _log_normalised(cells: RowMatrix) -> RowMatrix:
+    """Counts as ``log1p`` of counts per 10,000 of their cell."""
+    totals = cell_totals(cells)
+    totals = torch.where(totals > 0, totals, 1.0).unsqueeze(1)
+    return Mapped(cells, lambda x, positions: torch.log1p(x / totals[positions] * 1e4))

@@ -1,7 +1,8 @@
-"""Sums over the cells of each group that read only the values stored: sparse cells are never made dense.
+"""What sums over the cells of each group are made with, beyond the sums of their values.
 
-Every sum here is one addition after another in the order of the group's cells, whatever the layout, the shards, the
-blocks or the threads: a zero adds nothing, so it need not be seen. Nothing here knows what the sums are for.
+Either of all values, made into something as they are read (:class:`Mapped`), or of the values stored alone, so that
+sparse cells are never made dense (:func:`stored_values`). The latter are added one after another in the order of the
+group's cells, whatever the layout, the shards, the blocks or the threads. Nothing here knows what the sums are for.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.differential.parallel import Workers
+from prima_bench.metrics.numerics import group_sums
 from prima_bench.metrics.rows import RowMatrix
 
 _BLOCK_ELEMENTS = 1 << 20
@@ -34,9 +36,6 @@ class Stored:
     row: Tensor
     place: Tensor
     value: Tensor
-
-
-Transform = Callable[[Stored], Tensor]
 
 
 def over_groups(cells: RowMatrix, group: Tensor, groups: int, work: Callable[[slice, RowMatrix, Tensor], None]) -> None:
@@ -73,10 +72,27 @@ def stored_values(cells: RowMatrix, group: Tensor) -> Iterator[Stored]:
     for lengths, columns, value in cells.canonical_blocks(max(1, _BLOCK_ELEMENTS // genes)):
         codes = group[start : start + len(lengths)]
         start += len(lengths)
-        row = torch.repeat_interleave(torch.arange(len(lengths), device=cells.device), lengths)
-        total = torch.zeros(len(lengths), dtype=torch.float64, device=cells.device)
-        add(total, row, value)
+        row, total = _row_sums(lengths, value)
         yield Stored(codes, total, row, (codes * genes)[row] + columns, value)
+
+
+def cell_totals(cells: RowMatrix) -> Tensor:
+    """What the values of each cell add up to, float64 ``[cells]``.
+
+    Example:
+        >>> cell_totals(RowMatrix([torch.tensor([[0.0, 1.0], [4.0, 1.0]])]))
+        tensor([1., 5.], dtype=torch.float64)
+    """
+    blocks = cells.canonical_blocks(max(1, _BLOCK_ELEMENTS // cells.shape[1]))
+    return torch.cat([_row_sums(lengths, value)[1] for lengths, _, value in blocks])
+
+
+def _row_sums(lengths: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """The row of each value, and the sum of each row."""
+    row = torch.repeat_interleave(torch.arange(len(lengths), device=value.device), lengths)
+    total = torch.zeros(len(lengths), dtype=torch.float64, device=value.device)
+    add(total, row, value)
+    return row, total
 
 
 def add(sums: Tensor, place: Tensor, value: Tensor) -> None:
@@ -85,14 +101,36 @@ def add(sums: Tensor, place: Tensor, value: Tensor) -> None:
     sums.index_put_((place,), value, accumulate=True)
 
 
-def squared_deviations(cells: RowMatrix, group: Tensor, means: Tensor, transform: Transform | None = None) -> Tensor:
+class Mapped(RowMatrix):
+    """Rows that something is made of as they are read, for sums over groups of rows.
+
+    Args:
+        rows: The rows themselves.
+        change: Makes something of some dense rows ``[k, genes]``, given their positions, int64 ``[k]``.
+
+    Example:
+        >>> x = Mapped(RowMatrix([torch.tensor([[1.0, 2.0]])]), lambda rows, positions: rows + 1.0)
+        >>> x.take(torch.tensor([0]))
+        tensor([[2., 3.]])
+    """
+
+    def __init__(self, rows: RowMatrix, change: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(rows._chunks, rows._order)
+        self._rows = rows
+        self._change = change
+
+    def take(self, positions: Tensor) -> Tensor:
+        """What is made of some rows, ``[k, genes]``."""
+        return self._change(self._rows.take(positions), positions)
+
+
+def squared_deviations(cells: RowMatrix, group: Tensor, means: Tensor) -> Tensor:
     """Sums over the cells of each group of squared differences from the group's mean.
 
     Args:
         cells: Expression ``[cells, genes]``, dense or sparse.
-        group: Code of each cell, int64 ``[cells]``.
+        group: Code of each cell, int64 ``[cells]``; cells of a negative one are left out.
         means: What the differences are taken from, float64 ``[groups, genes]``.
-        transform: What is made of the nonzero values first, leaving zeros zero; nothing when None.
 
     Returns:
         float64 ``[groups, genes]``; zero for a group of one cell.
@@ -102,50 +140,8 @@ def squared_deviations(cells: RowMatrix, group: Tensor, means: Tensor, transform
         >>> squared_deviations(x, torch.tensor([0, 0]), torch.tensor([[2.0, 1.0]], dtype=torch.float64))
         tensor([[8., 0.]], dtype=torch.float64)
     """
-    n = torch.bincount(group, minlength=len(means)).unsqueeze(1)
-    result = torch.zeros_like(means)
 
-    def work(part: slice, cells: RowMatrix, group: Tensor) -> None:
-        mean, squares, stored = means[part].reshape(-1), *(torch.zeros_like(means[part]).view(-1) for _ in range(2))
-        for block in stored_values(cells, group):
-            value = block.value if transform is None else transform(block)
-            add(squares, block.place, (value - mean[block.place]).square())
-            add(stored, block.place, torch.ones_like(value))
-        zeros = n[part] - stored.view(result[part].shape)
-        result[part] = torch.where(n[part] > 1, squares.view(zeros.shape) + zeros * means[part].square(), 0.0)
+    def square(x: Tensor, positions: Tensor) -> Tensor:
+        return means[group[positions]].sub_(x).square_()
 
-    over_groups(cells, group, len(means), work)
-    return result
-
-
-def group_means(cells: RowMatrix, group: Tensor, groups: int, transform: Transform) -> Tensor:
-    """Means over the cells of each group of what is made of the nonzero values.
-
-    Args:
-        cells: Expression ``[cells, genes]``, dense or sparse.
-        group: Code of each cell, int64 ``[cells]``.
-        groups: Number of groups.
-        transform: What is made of the nonzero values, leaving zeros zero.
-
-    Returns:
-        float64 ``[groups, genes]``; zero for a group without cells.
-
-    Example:
-        >>> x = RowMatrix([torch.tensor([[0.0, 1.0], [3.0, 1.0]])])
-        >>> group_means(x, torch.tensor([0, 0]), 1, lambda block: block.value / block.total[block.row])
-        tensor([[0.3750, 0.6250]], dtype=torch.float64)
-    """
-    n = torch.bincount(group, minlength=groups).clamp(min=1).unsqueeze(1)
-    result = torch.zeros((groups, cells.shape[1]), dtype=torch.float64, device=cells.device)
-
-    def work(part: slice, cells: RowMatrix, group: Tensor) -> None:
-        for block in stored_values(cells, group):
-            add(result[part].view(-1), block.place, transform(block))
-
-    over_groups(cells, group, groups, work)
-    return result / n
-
-
-def log1p_cp10k(block: Stored) -> Tensor:
-    """Counts as ``log1p`` of counts per 10,000 of their cell."""
-    return torch.log1p(block.value / block.total[block.row] * 1e4)
+    return group_sums(Mapped(cells, square), group, len(means))

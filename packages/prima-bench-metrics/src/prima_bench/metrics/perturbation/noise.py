@@ -59,13 +59,13 @@ def predicted_noise(batch: Batch, reference: PerturbationReference, target_sum: 
         return group_sums(batch.rows("x"), group, groups), torch.bincount(group, minlength=groups)
 
     def build() -> Tensor:
-        group = batch.tensor("group")
+        cells, group = batch.rows("x"), batch.tensor("group")
+        if reference.scale != "counts":
+            means, _ = predicted_profiles(batch, reference, target_sum)
+            return mean_noise(cells, group.masked_fill(group == 0, -1), means)
+        summed, _ = batch.memo(("perturbation sums", groups), sums)  # those that the profiles are made of
         perturbed = (group > 0).nonzero().flatten()
-        cells, group = batch.rows("x").select(perturbed), group[perturbed]
-        if reference.scale == "counts":
-            summed, _ = batch.memo(("perturbation sums", groups), sums)  # those that the profiles are made of
-            return log_sum_noise(cells, group, summed, _total(reference, target_sum))
-        return mean_noise(cells, group, predicted_profiles(batch, reference, target_sum)[0])
+        return log_sum_noise(cells.select(perturbed), group[perturbed], summed, _total(reference, target_sum))
 
     return batch.memo(("perturbation noise", reference, target_sum), build)
 
@@ -75,7 +75,7 @@ def mean_noise(cells: RowMatrix, group: Tensor, means: Tensor) -> Tensor:
 
     Args:
         cells: Expression ``[cells, genes]``, dense or sparse.
-        group: Code of each cell, int64 ``[cells]``.
+        group: Code of each cell, int64 ``[cells]``; cells of a negative one are left out.
         means: The means, float64 ``[groups, genes]``.
 
     Returns:
@@ -86,7 +86,7 @@ def mean_noise(cells: RowMatrix, group: Tensor, means: Tensor) -> Tensor:
         >>> mean_noise(x, torch.tensor([0, 0]), torch.tensor([[2.0, 1.0]], dtype=torch.float64))
         tensor([[4., 0.]], dtype=torch.float64)
     """
-    n = torch.bincount(group, minlength=len(means)).to(torch.float64).unsqueeze(1)
+    n = torch.bincount(group[group >= 0], minlength=len(means)).to(torch.float64).unsqueeze(1)
     return squared_deviations(cells, group, means) / (n * (n - 1)).clamp(min=1.0)
 
 
