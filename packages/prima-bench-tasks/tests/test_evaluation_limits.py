@@ -108,3 +108,17 @@ def test_infinite_scores_never_reach_a_result(screen: Any, monkeypatch: pytest.M
     monkeypatch.setattr(run._panel, "score_all", lambda batch: {"mae": Score(float("inf"))})
     with pytest.raises(PredictionError, match="mae has no finite value"):
         run.compute()
+
+
+def test_ranks_that_disagree_are_told_what_they_must_share(screen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prima_bench.metrics.errors import SyncError
+
+    def disagree() -> Any:
+        raise SyncError("ranks disagree about the tag: a on rank 0, b on rank 1")
+
+    run = screen.evaluation()
+    run.update(screen.predictions)
+    monkeypatch.setattr(run._panel, "synced", disagree)
+    with pytest.raises(PredictionError, match="ranks disagree") as caught:
+        run.compute()
+    assert "same task, data and metrics" in caught.value.hint
