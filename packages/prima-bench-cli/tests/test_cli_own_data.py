@@ -152,7 +152,7 @@ def test_options_are_the_keywords_of_the_api() -> None:
             EXPRESSION,
             ["--solution", "PREDICTIONS", "--label-key", "x"],
             "--label-key has no meaning for perturbation_prediction",
-            "--solution, --perturbation-key, --control, --scale, --target-map, --context-key.",
+            "--solution, --perturbation-key, --control, --scale, --target-map, --target-separator, --context-key.",
         ),
         (
             LABELS,

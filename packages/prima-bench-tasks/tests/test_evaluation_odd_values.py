@@ -195,7 +195,14 @@ TABLES: dict[str, Callable[[], Any]] = {
 ODD = SCALARS | PLAIN | ARRAYS | TABLES
 ARGUMENTS = ("dataset", "metrics", "device", "model", "solution", "anchors")
 OPTIONS = {
-    "perturbation_prediction": ("perturbation_key", "control", "scale", "target_map", "context_key"),
+    "perturbation_prediction": (
+        "perturbation_key",
+        "control",
+        "scale",
+        "target_map",
+        "target_separator",
+        "context_key",
+    ),
     "cell_type_annotation": ("label_key", "classes", "scores"),
 }
 

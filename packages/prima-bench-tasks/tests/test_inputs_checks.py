@@ -147,7 +147,7 @@ def test_target_maps(target_map: Any, columns: Any) -> None:
         ({"A": 3, "B": "AHR"}, "must be gene names"),
         ({"A": "ahr", "B": []}, "'AHR' is"),
         (7, "cannot be a int"),
-        ("symbols", "neither 'labels' nor"),
+        ("symbols", "neither a .csv or .tsv file nor one of 'labels'"),
         ("labels", "2 of 2 labels name no gene"),
     ],
 )
@@ -169,3 +169,22 @@ def test_target_table(tmp_path: Any) -> None:
 def test_labels_as_targets_split_combinations() -> None:
     assert resolve_targets("labels", ["AHR", "AHR+KLF1"], GENE_SPACE) == [[1], [0, 1]]
     assert resolve_targets(None, ["AHR"], GENE_SPACE) is None
+
+
+def test_labels_may_name_genes_that_were_not_measured_when_told_so() -> None:
+    assert resolve_targets("measured_labels", ["AHR", "AHR+XYZ", "XYZ"], GENE_SPACE) == [[1], [1], []]
+    with pytest.raises(UsageError, match="'Ahr'"):
+        resolve_targets("measured_labels", ["Ahr"], GENE_SPACE)
+
+
+def test_compounds_have_no_targets_and_that_is_known() -> None:
+    assert resolve_targets("none", ["aspirin", "AHR"], GENE_SPACE) == [[], []]
+
+
+def test_a_separator_is_what_it_is_said_to_be(tmp_path: Any) -> None:
+    assert resolve_targets("labels", ["AHR_KLF1"], GENE_SPACE, "_") == [[0, 1]]
+    assert resolve_targets({"a": "AHR;KLF1"}, ["a"], GENE_SPACE, ";") == [[0, 1]]
+    (tmp_path / "t.csv").write_text("label,gene\na,AHR|KLF1\n")
+    assert resolve_targets(tmp_path / "t.csv", ["a"], GENE_SPACE, "|") == [[0, 1]]
+    with pytest.raises(UsageError, match="target_separator cannot be ''"):
+        resolve_targets("labels", ["AHR"], GENE_SPACE, "")

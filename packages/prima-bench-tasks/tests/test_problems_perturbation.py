@@ -127,6 +127,7 @@ def test_targets_that_are_not_known_are_flagged_where_they_matter(screen: Any) -
     assert screen.result().flags == []
     assert screen.result(target_map=None).flags == ["targets_not_excluded"]
     assert screen.result(target_map=None, metrics="mae").flags == []
+    assert screen.result(target_map="none").flags == []
     result = screen.result(target_map=None, metrics="mae(exclude_targets=own)")
     assert result.flags == ["targets_not_excluded"]
 

@@ -16,14 +16,14 @@ from prima_bench.tasks.registry import get_task
 
 REQUIRED = {"perturbation": ("perturbation_key", "control", "scale"), "classification": ("label_key",)}
 """By family of tasks, what must be said of a solution of one's own."""
-OPTIONAL = {"perturbation": ("target_map", "context_key"), "classification": ("classes", "scores")}
+OPTIONAL = {"perturbation": ("target_map", "target_separator", "context_key"), "classification": ("classes", "scores")}
 """By family of tasks, what may be said of it."""
 OF_PREDICTIONS = ("scores",)
 """Options that describe predictions, so that they may stand beside a registered dataset."""
 
 _KEYWORDS = (
-    *("perturbation_key", "control", "scale", "target_map", "context_key", "label_key", "classes", "scores"),
-    *("solution", "anchors"),
+    *("perturbation_key", "control", "scale", "target_map", "target_separator", "context_key"),
+    *("label_key", "classes", "scores", "solution", "anchors"),
 )
 _KEYWORD = re.compile(rf"\b({'|'.join(_KEYWORDS)})=(?:'([^']*)'|\"([^\"]*)\")?|\b(target_map|context_key)\b")
 _CALLS = {"Call update()": "Give --predictions", "update()": "--predictions"}

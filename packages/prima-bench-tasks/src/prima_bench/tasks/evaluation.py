@@ -59,10 +59,11 @@ class Evaluation:
             true labels, named by row, or the path of an ``.h5ad``, ``.csv``, ``.tsv`` or ``.parquet`` file.
         anchors: Measure what naive models and a replicate score on your own solution, so that scores get a ``skill``;
             that takes about as long as seven evaluations, once. A registered dataset brings its anchors.
-        **options: How your solution is read. Perturbation: ``perturbation_key``, ``control``, ``scale``,
-            ``target_map``, and ``context_key`` where perturbations are scored within contexts (cell types, donors),
-            each against control cells of its own. Classification: ``label_key``, ``classes``; and ``scores="logit"``
-            where predicted scores are no probabilities, which may stand beside a dataset too.
+        **options: How your solution is read. Perturbation: ``perturbation_key``, ``control``, ``scale``;
+            ``target_map`` and ``target_separator`` say which genes each perturbation acts on; ``context_key`` names
+            the context (cell type, donor) in which perturbations are scored, each against control cells of its own.
+            Classification: ``label_key``, ``classes``; and ``scores="logit"`` where predicted scores are no
+            probabilities, which may stand beside a dataset too.
 
     Raises:
         UnknownNameError: If the task, the dataset or a metric does not exist.

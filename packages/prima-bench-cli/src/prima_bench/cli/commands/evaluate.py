@@ -78,7 +78,14 @@ def evaluate(
     target_map: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|labels", help="Own solution: CSV of perturbation and target gene; labels: the labels say it."
+            metavar="FILE|labels|measured_labels|none",
+            help="Own solution: CSV of perturbation and target gene; labels: the labels say it; none: compounds.",
+        ),
+    ] = None,
+    target_separator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Own solution: what stands between the genes of a combination; '+' if not given."
         ),
     ] = None,
     context_key: Annotated[
@@ -139,6 +146,7 @@ def evaluate(
             "control": control,
             "scale": scale,
             "target_map": target_map,
+            "target_separator": target_separator,
             "context_key": context_key,
             "label_key": label_key,
             "classes": classes,

@@ -15,18 +15,26 @@ from prima_bench.tasks.inputs.genes import GeneSpace
 from prima_bench.tasks.inputs.vocabulary import normalise
 
 FROM_LABELS = "labels"
-_COMBINED = "+"
+FROM_MEASURED_LABELS = "measured_labels"
+NO_TARGETS = "none"
+_WORDS = (FROM_LABELS, FROM_MEASURED_LABELS, NO_TARGETS)
+SEPARATOR = "+"
 
 
-def resolve_targets(target_map: Any, perturbations: Sequence[str], genes: GeneSpace) -> list[list[int]] | None:
+def resolve_targets(
+    target_map: Any, perturbations: Sequence[str], genes: GeneSpace, separator: str = SEPARATOR
+) -> list[list[int]] | None:
     """The target columns of every perturbation.
 
     Args:
-        target_map: ``"labels"``: a label is the name of its target gene, and ``A+B`` names two. A mapping of labels
-            to a gene, to several (a list, or ``A+B``), or to none (an empty list or string). The path of a table with
-            the columns label and genes. None: no targets are known.
+        target_map: ``"labels"``: a label is the name of its target gene, and ``A+B`` names two; every one of them must
+            have been measured. ``"measured_labels"``: the same, but a name that is no measured gene has no target.
+            ``"none"``: no perturbation has a target, as with compounds. A mapping of labels to a gene, to several (a
+            list, or ``A+B``), or to none (an empty list or string). The path of a table with the columns label and
+            genes. None: no targets are known.
         perturbations: The solution's labels, [P].
         genes: The solution's genes. A mapping may name genes that were not measured; nothing is left out for those.
+        separator: What stands between the genes of a combination.
 
     Returns:
         For each perturbation the columns of its targets, ascending; None when ``target_map`` is None.
@@ -41,17 +49,22 @@ def resolve_targets(target_map: Any, perturbations: Sequence[str], genes: GeneSp
     """
     if target_map is None:
         return None
-    if isinstance(target_map, str) and target_map == FROM_LABELS:
-        named = {label: label.split(_COMBINED) for label in perturbations}
-        _refuse_unresolved(named, genes)
+    if not separator.strip():
+        raise UsageError(f"target_separator cannot be {separator!r}", hint="It stands between gene names, such as '+'.")
+    if isinstance(target_map, str) and target_map == NO_TARGETS:
+        return [[] for _ in perturbations]
+    if isinstance(target_map, str) and target_map in (FROM_LABELS, FROM_MEASURED_LABELS):
+        named = {label: label.split(separator) for label in perturbations}
+        if target_map == FROM_LABELS:
+            _refuse_unresolved(named, genes)
     elif isinstance(target_map, Mapping):
-        named = _entries(target_map, UsageError)
+        named = _entries(target_map, separator, UsageError)
     elif isinstance(target_map, str | PathLike):
-        named = _table(Path(target_map))
+        named = _table(Path(target_map), separator)
     else:
         raise UsageError(
             f"target_map cannot be a {type(target_map).__name__}",
-            hint="Give a dict of labels to target genes (series.to_dict()), the path of a table, or 'labels'.",
+            hint="Give a dict of labels to target genes (series.to_dict()), the path of a table, 'labels' or 'none'.",
         )
     missing = [label for label in perturbations if label not in named]
     if missing:
@@ -64,10 +77,10 @@ def resolve_targets(target_map: Any, perturbations: Sequence[str], genes: GeneSp
     return [sorted({int(c) for c in found if c >= 0}) for found in columns]
 
 
-def _entries(target_map: Mapping[Any, Any], error: type[PrimaBenchError]) -> dict[str, list[str]]:
+def _entries(target_map: Mapping[Any, Any], separator: str, error: type[PrimaBenchError]) -> dict[str, list[str]]:
     named = {}
     for label, entry in target_map.items():
-        listed = entry.split(_COMBINED) if isinstance(entry, str) else entry
+        listed = entry.split(separator) if isinstance(entry, str) else entry
         if not isinstance(listed, list | tuple | set | frozenset) or not all(isinstance(g, str) for g in listed):
             raise error(
                 f"the targets of {label!r} must be gene names, not {entry!r}",
@@ -77,27 +90,27 @@ def _entries(target_map: Mapping[Any, Any], error: type[PrimaBenchError]) -> dic
     return named
 
 
-def _table(path: Path) -> dict[str, list[str]]:
+def _table(path: Path, separator: str) -> dict[str, list[str]]:
     if path.suffix not in (".csv", ".tsv"):
         raise UsageError(
-            f"target_map {str(path)!r} is neither 'labels' nor a .csv or .tsv file",
+            f"target_map {str(path)!r} is neither a .csv or .tsv file nor one of {', '.join(map(repr, _WORDS))}",
             hint="'labels' reads every label as its target gene; else give a dict, or a table of label and genes.",
         )
     with opened(path, error=DataError) as frame:
         if frame.shape[1] != 1:
             raise DataError(
                 f"{path} needs two columns, label and genes; it has {1 + frame.shape[1]}",
-                hint="Write one perturbation in a row; join several genes by +, or give each its own row.",
+                hint=f"Write one perturbation in a row; join several genes by {separator}, or give each its own row.",
             )
         named: dict[str, list[str]] = {}
-        for label, entry in _entries_of(frame):
+        for label, entry in _entries_of(frame, separator):
             named.setdefault(label, []).extend(entry)
     return named
 
 
-def _entries_of(frame: Any) -> list[tuple[str, list[str]]]:
+def _entries_of(frame: Any, separator: str) -> list[tuple[str, list[str]]]:
     return [
-        (normalise(str(label)), [g for g in str(entry).split(_COMBINED) if g.strip()])
+        (normalise(str(label)), [g for g in str(entry).split(separator) if g.strip()])
         for label, entry in zip(frame.index, frame.iloc[:, 0], strict=True)
     ]
 
@@ -107,8 +120,8 @@ def _refuse_unresolved(named: Mapping[str, list[str]], genes: GeneSpace) -> None
     if unresolved:
         raise UsageError(
             f"{len(unresolved)} of {len(named)} labels name no gene of the solution: {first_few(unresolved)}",
-            hint="target_map='labels' reads every label as a gene, and A+B as two. Give a mapping of labels to genes "
-            "instead; genes that were not measured may stand in it.",
+            hint="target_map='labels' reads every label as a gene, and A+B as two. Say 'measured_labels' if some of "
+            "them were not measured, 'none' for compounds, or give a mapping of labels to genes.",
         )
 
 

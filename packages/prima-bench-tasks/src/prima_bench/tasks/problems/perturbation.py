@@ -34,6 +34,9 @@ from prima_bench.tasks.specs import UNIT_LEVELS, TaskSpec
 NO_TARGETS = "targets_not_excluded"
 """Flag: a metric leaves out target genes, but none are known."""
 
+UNMEASURED = "targets_not_measured"
+"""Flag: a metric leaves out target genes, but some perturbations have no measured one."""
+
 ALL_ZERO = "all_predictions_zero"
 """Flag: no predicted cell holds any expression, as in a test split that is handed in as it is."""
 
@@ -86,6 +89,8 @@ class PerturbationProblem:
         self._needs_control = [name for name, m in metrics.items() if getattr(m, "uses_predicted_control", False)]
         excludes = any(getattr(m, "exclude_targets", "none") != "none" for m in metrics.values())
         self.flags = [NO_TARGETS] if excludes and self._solution.reference.targets is None else []
+        if excludes and self._solution.unmeasured:
+            self.flags.append(f"{UNMEASURED}: {self._solution.unmeasured} of {len(self._solution.perturbations)}")
         return Panel(metrics).to(self._device)
 
     def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Encoded:

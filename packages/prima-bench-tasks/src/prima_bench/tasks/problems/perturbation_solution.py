@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from prima_bench.tasks.inputs.files import opened
 from prima_bench.tasks.inputs.genes import GeneSpace
 from prima_bench.tasks.inputs.ids import RowIndex, repeated
 from prima_bench.tasks.inputs.scale import SOLUTION_EXCESS, Scale, ScaleCheck, as_scale
-from prima_bench.tasks.inputs.targets import resolve_targets
+from prima_bench.tasks.inputs.targets import FROM_MEASURED_LABELS, SEPARATOR, resolve_targets
 from prima_bench.tasks.inputs.vocabulary import Codes, distinct, normalise
 from prima_bench.tasks.problems.base import Source, as_text, take_options
 from prima_bench.tasks.specs import UNIT_LEVELS, digest_of
@@ -48,6 +49,7 @@ class PerturbationSolution:
         contexts: The contexts, sorted; code c is ``contexts[c]``.
         context: Context of each cell, int64 [cells]; zero where there are no contexts.
         to_predict: Of a registered dataset, which cells predictions must hold, bool [cells].
+        unmeasured: How many perturbations have no measured target although their labels were to name one.
         digest: ``sha256:...``.
     """
 
@@ -63,6 +65,7 @@ class PerturbationSolution:
     contexts: list[str]
     context: Codes
     to_predict: npt.NDArray[np.bool_]
+    unmeasured: int
     digest: str
 
 
@@ -70,14 +73,17 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
     """Open a solution.
 
     Args:
-        source: The solution. Options: ``perturbation_key``, ``control``, ``scale``, ``target_map``, ``context_key``.
+        source: The solution. Options: ``perturbation_key``, ``control``, ``scale``, ``target_map``,
+            ``target_separator``, ``context_key``.
         device: Where its cells are kept.
 
     Raises:
         UsageError: If options are missing, or name what is not there.
         DataError: If the solution cannot be read, or its values are not on the declared scale.
     """
-    options = take_options(source.options, ("perturbation_key", "control", "scale"), ("target_map", "context_key"))
+    options = take_options(
+        source.options, ("perturbation_key", "control", "scale"), ("target_map", "target_separator", "context_key")
+    )
     scale = as_scale(options["scale"])
     label_key = as_text("perturbation_key", options["perturbation_key"])
     context_key = None if options["context_key"] is None else as_text("context_key", options["context_key"])
@@ -94,7 +100,7 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
         table = read_cells(cells, label_key=label_key, context_key=context_key, error=DataError)
         group, control, perturbations = _groups(table, as_text("control", options["control"]))
         genes = GeneSpace(cells.var_names, ordered=source.dataset is not None)
-        targets = _targets(source, options["target_map"], cells, perturbations, genes)
+        targets = _targets(source, options, cells, perturbations, genes)
         context, contexts = _contexts(table)
         labels = None
         if source.dataset is None:
@@ -132,6 +138,7 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
         contexts=contexts,
         context=context,
         to_predict=group > 0,
+        unmeasured=_unmeasured(options["target_map"], targets),
         digest=_digest(source, control, scale, genes, targets, hashes, contexts),
     )
 
@@ -196,14 +203,22 @@ def _refuse_gaps(group: Codes, context: Codes, contexts: list[str], control: str
 
 
 def _targets(
-    source: Source, target_map: Any, cells: anndata.AnnData, perturbations: list[str], genes: GeneSpace
+    source: Source, options: Mapping[str, Any], cells: anndata.AnnData, perturbations: list[str], genes: GeneSpace
 ) -> list[list[int]] | None:
+    target_map, separator = options["target_map"], options["target_separator"]
     if source.dataset is not None and target_map is None and TARGETS_KEY in cells.uns:
         try:
             target_map = json.loads(str(cells.uns[TARGETS_KEY]))
         except ValueError as error:
             raise DataError(f"uns[{TARGETS_KEY!r}] of the solution is no JSON: {error}", hint=_REBUILD) from error
-    return resolve_targets(target_map, perturbations, genes)
+    return resolve_targets(
+        target_map, perturbations, genes, SEPARATOR if separator is None else as_text("target_separator", separator)
+    )
+
+
+def _unmeasured(target_map: Any, targets: list[list[int]] | None) -> int:
+    asked = isinstance(target_map, str) and target_map == FROM_MEASURED_LABELS
+    return sum(not genes for genes in targets) if asked and targets is not None else 0
 
 
 def _read_cells(
