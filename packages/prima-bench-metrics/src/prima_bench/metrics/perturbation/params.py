@@ -32,9 +32,10 @@ DE_TABLE = Param(
     default="default",
     choices=("default", "vcc2026", "cell_eval"),
     summary=(
-        "How differential expression is tested. default: counts per 10,000, genes that 1 % of the solution's control "
-        "cells express, a fold change with a finite floor. vcc2026: as cell-eval2 0.20. cell_eval: as cell-eval 0.8.2, "
-        "predictions against their own control cells."
+        "How differential expression is tested: rank-sum tests against the solution's control cells, false discovery "
+        "rate below 0.05. default: counts per 10,000; genes that 1 % of those cells express; log2 fold changes of "
+        "means plus the smallest mean that those cells could show, one count in one cell of median depth. vcc2026: as "
+        "cell-eval2 0.20. cell_eval: as cell-eval 0.8.2, predictions against their own control cells."
     ),
 )
 
@@ -43,8 +44,8 @@ EXCLUDE_DE_TARGETS = Param(
     default="table",
     choices=("table", "none", "own", "panel"),
     summary=(
-        "Leave out the perturbation's own target genes, those of all perturbations, or none; table: as its convention "
-        "does, own but for cell_eval."
+        "Leave out the perturbation's own target genes, those of all perturbations, or none, once false discovery "
+        "rates are known; table: as its convention does, own but for cell_eval."
     ),
 )
 
