@@ -25,6 +25,7 @@ X = torch.tensor(
 GROUP = torch.tensor([0, 0, 1, 2, 2])
 ABSOLUTE = ("mae", "mse", "rmse", "mae_delta", "mse_delta", "mse_debiased", "effect_size_debiased")
 OWN_RULES = ("mse_debiased_ratio", "wmse", "weighted_r2_delta_pertmean")  # test_debiased_error, test_weighted_error
+CELL_LEVEL = ("energy_ratio", "edistance_pearson", "mmd_rbf", "sinkhorn", "variance_ratio")  # test_cell_distance_laws
 NAMES = [s.name for s in list_specs("perturbation") if not s.name.startswith("de_")]  # those: test_de_inputs
 
 
@@ -162,7 +163,7 @@ def test_integers_sparse_and_half_precision_are_taken() -> None:
         assert torch.equal(scored(PearsonDelta(reference_of(x)), X, GROUP).units, expected)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in OWN_RULES])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in OWN_RULES + CELL_LEVEL])
 def test_a_constant_solution_effect_is_undefined_and_never_a_number(name: str) -> None:
     x = torch.cat([X[:2], X[:2].mean(dim=0, keepdim=True), X[3:]])
     score = scored(load_metric(name)(reference_of(x, num_perturbations=2)), X, GROUP)
@@ -202,7 +203,7 @@ def test_exclusion_can_leave_nothing() -> None:
         }
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "mse_debiased_ratio"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("mse_debiased_ratio", *CELL_LEVEL)])
 def test_without_a_reference_perturbations_that_never_came_are_undefined(name: str) -> None:
     x, group = torch.cat([X, X.flip(1)]), torch.tensor([0, 0, 1, 3, 3, 0, 0, 5, 5, 1])
     score = scored(load_metric(name)(num_perturbations=6), x + torch.rand(10, 4), group, x)
