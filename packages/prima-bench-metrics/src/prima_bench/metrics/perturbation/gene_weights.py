@@ -12,10 +12,10 @@ from torch import Tensor
 
 from prima_bench.metrics.numerics import group_sums, tree_sum
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.moments import Mapped, cell_totals, squared_deviations
+from prima_bench.metrics.perturbation.cell_expression import true_expression
+from prima_bench.metrics.perturbation.moments import Mapped, squared_deviations
 from prima_bench.metrics.perturbation.pseudobulk import mean_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
-from prima_bench.metrics.rows import RowMatrix
 
 _BLOCK_ELEMENTS = 1 << 18
 
@@ -33,11 +33,13 @@ def t_statistic(reference: PerturbationReference) -> Tensor:
     Returns:
         float64 ``[perturbations, genes]``; infinite where neither side has any variance but the means differ; NaN
         for a perturbation where one of the sides has fewer than two cells.
+
+    Raises:
+        ReferenceDataError: If the solution's expression is too large to be scored.
     """
     if reference not in _STATISTICS:
-        cells, group, n = reference.cells, reference.group, reference.cells_per_group
-        group = group.masked_fill(group == 0, -1)
-        cells = _log_normalised(cells) if reference.scale == "counts" else cells
+        group, n = reference.group.masked_fill(reference.group == 0, -1), reference.cells_per_group
+        cells = Mapped(reference.cells, true_expression(reference).take)
         means = mean_profiles(group_sums(cells, group, len(n)), n)
         squares = squared_deviations(cells, group, means)
         _STATISTICS[reference] = against_rest(means[1:], squares[1:], n[1:])
@@ -112,10 +114,3 @@ def gene_weights(statistic: Tensor, keep: Tensor | None = None) -> Tensor:
     square = rowwise.kept(scaled.square(), keep)
     weights = square / tree_sum(square, dim=1).unsqueeze(1)
     return torch.where(statistic.isnan().any(dim=1, keepdim=True), torch.nan, weights)
-
-
-def _log_normalised(cells: RowMatrix) -> RowMatrix:
-    """Counts as ``log1p`` of counts per 10,000 of their cell."""
-    totals = cell_totals(cells)
-    totals = torch.where(totals > 0, totals, 1.0).unsqueeze(1)
-    return Mapped(cells, lambda x, positions: torch.log1p(x / totals[positions] * 1e4))

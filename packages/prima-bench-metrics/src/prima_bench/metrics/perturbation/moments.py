@@ -72,27 +72,10 @@ def stored_values(cells: RowMatrix, group: Tensor) -> Iterator[Stored]:
     for lengths, columns, value in cells.canonical_blocks(max(1, _BLOCK_ELEMENTS // genes)):
         codes = group[start : start + len(lengths)]
         start += len(lengths)
-        row, total = _row_sums(lengths, value)
+        row = torch.repeat_interleave(torch.arange(len(lengths), device=cells.device), lengths)
+        total = torch.zeros(len(lengths), dtype=torch.float64, device=cells.device)
+        add(total, row, value)
         yield Stored(codes, total, row, (codes * genes)[row] + columns, value)
-
-
-def cell_totals(cells: RowMatrix) -> Tensor:
-    """What the values of each cell add up to, float64 ``[cells]``.
-
-    Example:
-        >>> cell_totals(RowMatrix([torch.tensor([[0.0, 1.0], [4.0, 1.0]])]))
-        tensor([1., 5.], dtype=torch.float64)
-    """
-    blocks = cells.canonical_blocks(max(1, _BLOCK_ELEMENTS // cells.shape[1]))
-    return torch.cat([_row_sums(lengths, value)[1] for lengths, _, value in blocks])
-
-
-def _row_sums(lengths: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """The row of each value, and the sum of each row."""
-    row = torch.repeat_interleave(torch.arange(len(lengths), device=value.device), lengths)
-    total = torch.zeros(len(lengths), dtype=torch.float64, device=value.device)
-    add(total, row, value)
-    return row, total
 
 
 def add(sums: Tensor, place: Tensor, value: Tensor) -> None:
@@ -102,26 +85,25 @@ def add(sums: Tensor, place: Tensor, value: Tensor) -> None:
 
 
 class Mapped(RowMatrix):
-    """Rows that something is made of as they are read, for sums over groups of rows.
+    """Rows that are made into something as they are read, for sums over groups of rows.
 
     Args:
         rows: The rows themselves.
-        change: Makes something of some dense rows ``[k, genes]``, given their positions, int64 ``[k]``.
+        take: Makes the dense rows ``[k, genes]`` of some positions, int64 ``[k]``.
 
     Example:
-        >>> x = Mapped(RowMatrix([torch.tensor([[1.0, 2.0]])]), lambda rows, positions: rows + 1.0)
-        >>> x.take(torch.tensor([0]))
+        >>> x = RowMatrix([torch.tensor([[1.0, 2.0]])])
+        >>> Mapped(x, lambda positions: x.take(positions) + 1.0).take(torch.tensor([0]))
         tensor([[2., 3.]])
     """
 
-    def __init__(self, rows: RowMatrix, change: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, rows: RowMatrix, take: Callable[[Tensor], Tensor]) -> None:
         super().__init__(rows._chunks, rows._order)
-        self._rows = rows
-        self._change = change
+        self._take = take
 
     def take(self, positions: Tensor) -> Tensor:
         """What is made of some rows, ``[k, genes]``."""
-        return self._change(self._rows.take(positions), positions)
+        return self._take(positions)
 
 
 def squared_deviations(cells: RowMatrix, group: Tensor, means: Tensor) -> Tensor:
@@ -141,7 +123,7 @@ def squared_deviations(cells: RowMatrix, group: Tensor, means: Tensor) -> Tensor
         tensor([[8., 0.]], dtype=torch.float64)
     """
 
-    def square(x: Tensor, positions: Tensor) -> Tensor:
-        return means[group[positions]].sub_(x).square_()
+    def squares(positions: Tensor) -> Tensor:
+        return means[group[positions]].sub_(cells.take(positions)).square_()
 
-    return group_sums(Mapped(cells, square), group, len(means))
+    return group_sums(Mapped(cells, squares), group, len(means))
