@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prima_bench.metrics import RowMatrix, SparseRows, rank_sum_test
 from prima_bench.metrics.differential import primitives, rank_sum, spans
-from prima_bench.metrics.differential.parallel import Workers, for_each
+from prima_bench.metrics.differential.parallel import Workers
 
 N_GROUPS = 7
 
@@ -64,7 +64,7 @@ def test_any_size_of_blocks_gives_the_same_bits(data, sparse, size, monkeypatch)
     x, group = data
     expected = _bits(rank_sum_test(x, group, N_GROUPS))
     x = SparseRows.from_dense(x) if sparse else x
-    for module, name in ((rank_sum, "_SPAN"), (rank_sum, "_BLOCK"), (spans, "_BLOCK_ELEMENTS"), (spans, "_SEARCHED")):
+    for module, name in ((rank_sum, "_SPAN"), (rank_sum, "_BLOCK"), (spans, "_TAKEN"), (spans, "_SEARCHED")):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, size)
             assert _bits(rank_sum_test(x, group, N_GROUPS)) == expected
@@ -125,20 +125,20 @@ def test_gradients_are_neither_asked_for_nor_kept():
 
 
 def test_work_is_done_once_for_each_item_and_the_first_error_is_raised():
-    done = []
     before = torch.get_num_threads()
+    done, seen = [], []
+
+    def fail(i):
+        if i in (3, 7):
+            raise ValueError(f"item {i}")
+
     try:
         torch.set_num_threads(3)
-        for_each(done.append, range(100), torch.device("cpu"))
+        with Workers(torch.device("cpu")) as workers:
+            workers.for_each(done.append, range(100))
+            workers.for_each(lambda _: seen.append(torch.get_num_threads()), range(10))
         assert sorted(done) == list(range(100))
-        seen = []
-        for_each(lambda _: seen.append(torch.get_num_threads()), range(10), torch.device("cpu"))
         assert set(seen) == {1}
-
-        def fail(i):
-            if i in (3, 7):
-                raise ValueError(f"item {i}")
-
         with pytest.raises(ValueError, match="item 3"), Workers(torch.device("cpu")) as workers:
             workers.for_each(fail, range(10))
         assert torch.get_num_threads() == 3

@@ -26,7 +26,7 @@ class Cells:
     Attributes:
         x: Their expression and perhaps that of others, ``[rows, genes]``, dense or canonical sparse.
         rows: The row of each cell, ascending, int64 ``[cells]``; None for all rows, each once.
-        group: The group of each cell, int64 ``[cells]``.
+        group: The group of each cell, int32 ``[cells]``.
         scale: What the values of each cell are multiplied by, float64 ``[cells]``; None for nothing.
     """
 
@@ -98,7 +98,7 @@ def _parts(x: RowMatrix, group: Tensor, scale: Tensor | None, name: str) -> Iter
             rows, shown = source[seen:end] - first, cells[seen:end]
             as_they_lie = torch.equal(rows, torch.arange(last - first, device=rows.device))
             own_scale = None if scale is None else scale[shown]
-            yield Cells(_checked(chunk, name), None if as_they_lie else rows, group[shown], own_scale)
+            yield Cells(_checked(chunk, name), None if as_they_lie else rows, group[shown].to(torch.int32), own_scale)
         first, seen = last, end
 
 

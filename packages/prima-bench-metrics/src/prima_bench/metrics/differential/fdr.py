@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.differential.parallel import for_each
+from prima_bench.metrics.differential.parallel import Workers
 from prima_bench.metrics.errors import InputError
 
 _BLOCK_ELEMENTS = 1 << 16
@@ -33,18 +33,18 @@ def benjamini_hochberg(p: Tensor, tested: Tensor | None = None) -> Tensor:
     """
     if not p.is_floating_point() or p.dim() == 0:
         raise InputError(f"p-values must be floating point with at least one dimension, not {p.dtype} {tuple(p.shape)}")
-    p = p.to(torch.float64)
-    tested = _mask(tested, p)
-    wrong = tested & ~((p >= 0) & (p <= 1))
-    if bool(wrong.any()):
-        raise InputError(f"p-value {float(p[wrong][0])} is outside 0 to 1", hint="Mask what was not tested.")
-    rates = torch.empty_like(p, memory_format=torch.contiguous_format)
-    if not p.numel():
+    with Workers(p.device) as workers:
+        p = p.detach().to(torch.float64)
+        tested = _mask(tested, p)
+        wrong = tested & ~((p >= 0) & (p <= 1))
+        if bool(wrong.any()):
+            raise InputError(f"p-value {float(p[wrong][0])} is outside 0 to 1", hint="Mask what was not tested.")
+        rates = torch.empty_like(p, memory_format=torch.contiguous_format)
+        if p.numel():
+            flat = [t.reshape(-1, p.shape[-1]) for t in (p, tested, rates)]
+            rows = max(1, _BLOCK_ELEMENTS // p.shape[-1])
+            workers.for_each(_adjust, list(zip(*(torch.split(t, rows) for t in flat), strict=True)))
         return rates
-    flat = [t.reshape(-1, p.shape[-1]) for t in (p, tested, rates)]
-    rows = max(1, _BLOCK_ELEMENTS // p.shape[-1])
-    for_each(_adjust, list(zip(*(torch.split(t, rows) for t in flat), strict=True)), p.device)
-    return rates
 
 
 def _adjust(block: tuple[Tensor, Tensor, Tensor]) -> None:

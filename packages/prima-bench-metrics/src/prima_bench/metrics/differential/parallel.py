@@ -48,9 +48,3 @@ class Workers:
 
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def for_each[T](work: Callable[[T], None], items: Sequence[T], device: torch.device) -> None:
-    """:meth:`Workers.for_each` with threads that start and end with it."""
-    with Workers(device) as workers:
-        workers.for_each(work, items)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.differential.cells import Matrix, read_cells
-from prima_bench.metrics.differential.keys import KEY_BITS, VALUE_BITS, Ordered, order
+from prima_bench.metrics.differential.keys import KEY_BITS, VALUE_BITS, order
 from prima_bench.metrics.differential.means import group_means
 from prima_bench.metrics.differential.normal import two_sided
 from prima_bench.metrics.differential.parallel import Workers
@@ -16,7 +16,7 @@ from prima_bench.metrics.differential.spans import Columns, Nonzeros, columns_of
 from prima_bench.metrics.differential.ties import MOST_CELLS, rank_block
 from prima_bench.metrics.errors import InputError
 
-_SPAN, _BLOCK = 1 << 19, 1 << 16
+_SPAN, _BLOCK = 1 << 20, 1 << 17
 _DEVICE_SPAN = 1 << 24
 
 Linear = Literal["identity", "expm1"]
@@ -132,17 +132,16 @@ class _Tests:
 
         def work(number: int) -> None:
             first, last = spans[number]
-            self._span_of(Nonzeros.cat([n for s in sources for n in s.take(number, first, last)]), first, last)
+            self._span_of([part for s in sources for part in s.take(number, first, last)], first, last)
 
         workers.for_each(work, range(len(spans)))
         return self._results
 
-    def _span_of(self, stored: Nonzeros, first: int, last: int) -> None:
-        ordered = order(stored, self._group_bits)
-        ends = torch.searchsorted(ordered.gene, torch.arange(last - first, device=ordered.gene.device), right=True)
-        edges = torch.cat([ends.new_zeros(1), ends])
-        for genes, part in self._blocks(edges.tolist()):
-            self._block_of(ordered, part, edges[genes.start : genes.stop + 1] - part.start, genes.start, first)
+    def _span_of(self, stored: list[Nonzeros], first: int, last: int) -> None:
+        ordered = order(stored, last - first, self._group_bits)
+        for genes, part in self._blocks(ordered.edges.tolist()):
+            edges = ordered.edges[genes.start : genes.stop + 1] - part.start
+            self._block_of(*ordered.block(part), edges, slice(first + genes.start, first + genes.stop))
 
     def _blocks(self, edges: list[int]) -> Iterator[tuple[slice, slice]]:
         """Some of a span's genes at a time, few enough to stay in the processor's cache, and their nonzeros."""
@@ -153,22 +152,20 @@ class _Tests:
                 yield slice(first, last), slice(edges[first], edges[last])
                 first = last
 
-    def _block_of(self, ordered: Ordered, part: slice, edges: Tensor, gene: int, first: int) -> None:
-        """Fill in the results of some genes, ``gene`` the first of them in a span that begins with gene ``first``."""
-        width, out = len(edges) - 1, self._results
-        genes = slice(first + gene, first + gene + width)
-        keys, values = ordered.keys[part], ordered.values(part)
-        column = ordered.gene[part] - gene
-        index = torch.add(keys & ((1 << ordered.group_bits) - 1), column, alpha=len(self._n_cells))
+    def _block_of(self, keys: Tensor, values: Tensor, edges: Tensor, genes: slice) -> None:
+        """Fill in the results of some genes."""
+        width, out, device = len(edges) - 1, self._results, keys.device
+        gene = torch.repeat_interleave(torch.arange(width, device=device), edges.diff(), output_size=len(keys))
+        index = torch.add(keys & ((1 << self._group_bits) - 1), gene, alpha=len(self._n_cells))
         ends = _ends(values, edges)
         negative = values < 0 if bool((ends < 0).any()) else None
-        two_u, ties = rank_block(keys, ordered.group_bits, index, negative, self._n_cells.expand(width, -1))
+        two_u, ties = rank_block(keys, self._group_bits, index, negative, self._n_cells.expand(width, -1))
         z, p = two_sided(two_u[:, 1:], ties[:, 1:], self._n_cells)
         if self._linear == "expm1":
             values, ends = torch.expm1(values), torch.expm1(ends)
         largest = ends.abs().amax(dim=0)
         self._check(largest, genes)
-        out.mean[:, genes] = group_means(values, index, column, largest, self._n_cells).T
+        out.mean[:, genes] = group_means(values, index, gene, largest, self._n_cells).T
         out.u[:, genes] = two_u[:, 1:].to(torch.float64).T / 2
         out.z[:, genes] = z.T
         out.p_value[:, genes] = p.T
