@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.numerics import group_sums, tree_sum
+from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.cell_expression import true_expression
-from prima_bench.metrics.perturbation.moments import Mapped, squared_deviations
+from prima_bench.metrics.perturbation.moments import made_sums
 from prima_bench.metrics.perturbation.pseudobulk import mean_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
@@ -39,9 +39,9 @@ def t_statistic(reference: PerturbationReference) -> Tensor:
     """
     if reference not in _STATISTICS:
         group, n = reference.group.masked_fill(reference.group == 0, -1), reference.cells_per_group
-        cells = Mapped(reference.cells, true_expression(reference).take)
-        means = mean_profiles(group_sums(cells, group, len(n)), n)
-        squares = squared_deviations(cells, group, means)
+        cells, take = reference.cells, true_expression(reference).take
+        means = mean_profiles(made_sums(cells, group, len(n), take), n)
+        squares = made_sums(cells, group, len(n), lambda p: take(p).sub_(means[group[p]]).square_())
         _STATISTICS[reference] = against_rest(means[1:], squares[1:], n[1:])
     return _STATISTICS[reference]
 

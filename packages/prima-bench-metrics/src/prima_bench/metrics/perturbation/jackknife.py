@@ -32,7 +32,7 @@ def log_sum_noise(cells: RowMatrix, group: Tensor, sums: Tensor, target_sum: flo
 
     Args:
         cells: Counts ``[cells, genes]``, dense or sparse.
-        group: Code of each cell, int64 ``[cells]``.
+        group: Code of each cell, int64 ``[cells]``; cells of a negative one are left out.
         sums: Counts summed over the cells of each group, float64 ``[groups, genes]``.
         target_sum: The total that every group is scaled to.
 
@@ -44,15 +44,15 @@ def log_sum_noise(cells: RowMatrix, group: Tensor, sums: Tensor, target_sum: flo
         >>> log_sum_noise(RowMatrix([x]), torch.tensor([0, 0, 0]), x.double().sum(0, keepdim=True), 10.0)
         tensor([[0.1514, 0.2145]], dtype=torch.float64)
     """
-    n = torch.bincount(group, minlength=len(sums)).clamp(min=1).to(torch.float64).unsqueeze(1)
+    n = torch.bincount(group[group >= 0], minlength=len(sums)).clamp(min=1).to(torch.float64).unsqueeze(1)
     result = torch.zeros_like(sums)
 
-    def work(part: slice, cells: RowMatrix, group: Tensor) -> None:
-        first, second = _moments(cells, group, sums[part], target_sum)
+    def work(part: slice, positions: Tensor, codes: Tensor) -> None:
+        first, second = _moments(cells.select(positions), codes, sums[part], target_sum)
         spread = (second - first.square() / n[part]).clamp(min=0.0)
         result[part] = spread * ((n[part] - 1.0) / n[part])
 
-    over_groups(cells, group, len(sums), work)
+    over_groups(cells.shape[1], group, len(sums), work)
     return result
 
 

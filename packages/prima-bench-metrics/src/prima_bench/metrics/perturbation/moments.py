@@ -1,8 +1,8 @@
 """What sums over the cells of each group are made with, beyond the sums of their values.
 
-Either of all values, made into something as they are read (:class:`Mapped`), or of the values stored alone, so that
-sparse cells are never made dense (:func:`stored_values`). The latter are added one after another in the order of the
-group's cells, whatever the layout, the shards, the blocks or the threads. Nothing here knows what the sums are for.
+Either of whole cells, made into something as they are read (:func:`made_sums`), or of the values stored alone, so
+that sparse cells are never made dense (:func:`stored_values`). The latter are added one after another in the order of
+the group's cells, whatever the layout, the shards, the blocks or the threads. Nothing here knows what sums are for.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,26 +38,27 @@ class Stored:
     value: Tensor
 
 
-def over_groups(cells: RowMatrix, group: Tensor, groups: int, work: Callable[[slice, RowMatrix, Tensor], None]) -> None:
+def over_groups(genes: int, group: Tensor, groups: int, work: Callable[[slice, Tensor, Tensor], None]) -> None:
     """Do some work on a few groups at a time, spread over threads.
 
     Args:
-        cells: Expression ``[cells, genes]``, dense or sparse.
-        group: Code of each cell, int64 ``[cells]``.
+        genes: Number of genes, which says how many groups are a few.
+        group: Code of each cell, int64 ``[cells]``; cells of a negative one are left out.
         groups: Number of groups.
-        work: Given which groups, their cells, group by group and in order within each, and the codes of these cells,
-            counted from the first of the groups.
+        work: Given which groups, the positions of their cells, group by group and ascending within each, and the
+            codes of these cells, counted from the first of the groups.
     """
     codes, order = torch.sort(group, stable=True)
-    ends = torch.bincount(codes, minlength=groups).cumsum(0).tolist()
-    step = max(1, _PART_ELEMENTS // cells.shape[1])
+    left_out = int((codes < 0).sum())
+    ends = (torch.bincount(codes[left_out:], minlength=groups).cumsum(0) + left_out).tolist()
+    step = max(1, _PART_ELEMENTS // genes)
 
     def one(start: int) -> None:
         part = slice(start, min(start + step, groups))
-        own = slice(ends[start - 1] if start else 0, ends[part.stop - 1])
-        work(part, cells.select(order[own]), codes[own] - start)
+        own = slice(ends[start - 1] if start else left_out, ends[part.stop - 1])
+        work(part, order[own], codes[own] - start)
 
-    with Workers(cells.device) as workers:
+    with Workers(group.device) as workers:
         workers.for_each(one, range(0, groups, step))
 
 
@@ -84,46 +85,37 @@ def add(sums: Tensor, place: Tensor, value: Tensor) -> None:
     sums.index_put_((place,), value, accumulate=True)
 
 
-class Mapped(RowMatrix):
-    """Rows that are made into something as they are read, for sums over groups of rows.
+def made_sums(cells: RowMatrix, group: Tensor, groups: int, make: Callable[[Tensor], Tensor]) -> Tensor:
+    """Sums over the cells of each group of what is made of each cell, a few cells at a time.
 
     Args:
-        rows: The rows themselves.
-        take: Makes the dense rows ``[k, genes]`` of some positions, int64 ``[k]``.
-
-    Example:
-        >>> x = RowMatrix([torch.tensor([[1.0, 2.0]])])
-        >>> Mapped(x, lambda positions: x.take(positions) + 1.0).take(torch.tensor([0]))
-        tensor([[2., 3.]])
-    """
-
-    def __init__(self, rows: RowMatrix, take: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(rows._chunks, rows._order)
-        self._take = take
-
-    def take(self, positions: Tensor) -> Tensor:
-        """What is made of some rows, ``[k, genes]``."""
-        return self._take(positions)
-
-
-def squared_deviations(cells: RowMatrix, group: Tensor, means: Tensor) -> Tensor:
-    """Sums over the cells of each group of squared differences from the group's mean.
-
-    Args:
-        cells: Expression ``[cells, genes]``, dense or sparse.
+        cells: ``[cells, genes]``.
         group: Code of each cell, int64 ``[cells]``; cells of a negative one are left out.
-        means: What the differences are taken from, float64 ``[groups, genes]``.
+        groups: Number of groups.
+        make: Makes the rows ``[k, genes]`` of the cells at some positions, int64 ``[k]``.
 
     Returns:
-        float64 ``[groups, genes]``; zero for a group of one cell.
+        float64 ``[groups, genes]``: what ``numerics.group_sums`` makes of these rows.
 
     Example:
-        >>> x = RowMatrix([torch.tensor([[0.0, 1.0], [4.0, 1.0]])])
-        >>> squared_deviations(x, torch.tensor([0, 0]), torch.tensor([[2.0, 1.0]], dtype=torch.float64))
-        tensor([[8., 0.]], dtype=torch.float64)
+        >>> x = RowMatrix([torch.tensor([[1.0, 2.0], [3.0, 4.0]])])
+        >>> made_sums(x, torch.tensor([0, 0]), 1, lambda positions: x.take(positions) ** 2)
+        tensor([[10., 20.]], dtype=torch.float64)
     """
+    sums = torch.zeros((groups, cells.shape[1]), dtype=torch.float64, device=cells.device)
 
-    def squares(positions: Tensor) -> Tensor:
-        return means[group[positions]].sub_(cells.take(positions)).square_()
+    def work(part: slice, positions: Tensor, codes: Tensor) -> None:
+        made = _Made(cells.select(positions), lambda rows: make(positions[rows]))
+        sums[part] = group_sums(made, codes, part.stop - part.start)
 
-    return group_sums(Mapped(cells, squares), group, len(means))
+    over_groups(cells.shape[1], group, groups, work)
+    return sums
+
+
+class _Made(RowMatrix):
+    def __init__(self, rows: RowMatrix, make: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(rows._chunks, rows._order)
+        self._make = make
+
+    def take(self, positions: Tensor) -> Tensor:
+        return self._make(positions)

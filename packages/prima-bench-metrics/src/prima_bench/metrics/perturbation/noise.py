@@ -13,7 +13,7 @@ from torch import Tensor
 from prima_bench.metrics.batch import Batch
 from prima_bench.metrics.numerics import group_sums
 from prima_bench.metrics.perturbation.jackknife import log_sum_noise
-from prima_bench.metrics.perturbation.moments import squared_deviations
+from prima_bench.metrics.perturbation.moments import made_sums
 from prima_bench.metrics.perturbation.pseudobulk import median_total, predicted_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.rows import RowMatrix
@@ -60,12 +60,11 @@ def predicted_noise(batch: Batch, reference: PerturbationReference, target_sum: 
 
     def build() -> Tensor:
         cells, group = batch.rows("x"), batch.tensor("group")
+        perturbed = group.masked_fill(group == 0, -1)
         if reference.scale != "counts":
-            means, _ = predicted_profiles(batch, reference, target_sum)
-            return mean_noise(cells, group.masked_fill(group == 0, -1), means)
+            return mean_noise(cells, perturbed, predicted_profiles(batch, reference, target_sum)[0])
         summed, _ = batch.memo(("perturbation sums", groups), sums)  # those that the profiles are made of
-        perturbed = (group > 0).nonzero().flatten()
-        return log_sum_noise(cells.select(perturbed), group[perturbed], summed, _total(reference, target_sum))
+        return log_sum_noise(cells, perturbed, summed, _total(reference, target_sum))
 
     return batch.memo(("perturbation noise", reference, target_sum), build)
 
@@ -87,7 +86,8 @@ def mean_noise(cells: RowMatrix, group: Tensor, means: Tensor) -> Tensor:
         tensor([[4., 0.]], dtype=torch.float64)
     """
     n = torch.bincount(group[group >= 0], minlength=len(means)).to(torch.float64).unsqueeze(1)
-    return squared_deviations(cells, group, means) / (n * (n - 1)).clamp(min=1.0)
+    squares = made_sums(cells, group, len(means), lambda p: means[group[p]].sub_(cells.take(p)).square_())
+    return squares / (n * (n - 1)).clamp(min=1.0)
 
 
 def _total(reference: PerturbationReference, target_sum: float) -> float:
