@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
 
 from prima_bench.metrics.base import Score
 from prima_bench.metrics.catalog import load_metric, parse_ref
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.panel import Panel
+from prima_bench.metrics.perturbation import pairwise
 from prima_bench.metrics.perturbation.anchors import other_perturbations, pasted_control, split_half
 from prima_bench.metrics.perturbation.base import ABSENT, ALONE, NO_CONTROL, NO_GENES
 from prima_bench.metrics.perturbation.cell_metric import ALIKE, ONE_CELL
@@ -217,6 +219,25 @@ def test_large_inputs_have_the_same_bits_in_any_order_layout_and_number_of_threa
     torch.set_num_threads(before)
     assert answers[0][0] is not None
     assert answers[0] == answers[1]
+
+
+def test_a_sum_over_pairs_does_not_depend_on_company_blocks_or_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    x, y = (torch.from_numpy(rng.lognormal(0, 4, (n, 7))) for n in (301, 5003))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    together = pairwise.row_sums(x, y)
+    np.testing.assert_allclose(together.numpy(), cdist(x.numpy(), y.numpy()).sum(axis=1), rtol=1e-13)
+    torch.set_num_threads(2)
+    assert torch.equal(pairwise.row_sums(x, y), together)
+    assert torch.equal(torch.cat([pairwise.row_sums(x[i : i + 1], y) for i in range(0, 301, 50)]), together[::50])
+    for pairs in (1, 20_000):
+        monkeypatch.setattr(pairwise, "_BLOCK_PAIRS", pairs)
+        assert torch.equal(pairwise.row_sums(x[:40], y), together[:40])
+    torch.set_num_threads(before)
+    like = torch.cat([x, x])
+    assert torch.equal(pairwise.distances(like, like), pairwise.distances(like, like).T)
+    assert (pairwise.distances(x, like).diagonal() == 0).all()
 
 
 @given(st.integers(0, 2**32 - 1))

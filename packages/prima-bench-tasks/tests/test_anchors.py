@@ -10,9 +10,13 @@ import pandas as pd
 import pytest
 
 from prima_bench.metrics.spec import MetricRef
+from prima_bench.tasks.anchoring import measure_anchors
 from prima_bench.tasks.anchors import Anchor, Anchors, skill, uncalibrated
+from prima_bench.tasks.artifacts import stored_anchors
+from prima_bench.tasks.baselines import run_baseline
 from prima_bench.tasks.errors import DataError, UsageError
 from prima_bench.tasks.evaluation import Evaluation
+from prima_bench.tasks.registry import get_dataset
 
 OPTIONS = {"perturbation_key": "gene", "control": "ctrl", "scale": "log1p_cp10k"}
 METRICS = "mae, pearson_delta, pds_cosine"
@@ -145,3 +149,30 @@ def test_a_file_that_is_no_anchors_is_refused(tmp_path: Path, change: dict[str, 
     path.write_text(json.dumps(json.loads(anchors().to_json()) | change))
     with pytest.raises(DataError, match="holds no anchors"):
         Anchors.load(path)
+
+
+def test_stored_anchors_are_those_of_the_code_and_data() -> None:
+    spec = get_dataset("perturbsim").spec
+    stored, measured = stored_anchors(spec), measure_anchors("perturbsim")
+    assert stored is not None
+    assert stored.solution_digest == measured.solution_digest == f"sha256:{spec.artifact('solution').sha256}"
+    assert stored.metrics.keys() == measured.metrics.keys()
+    for name, anchor in measured.metrics.items():
+        kept = stored.metrics[name]
+        assert anchor.version == kept.version
+        assert anchor.baselines.keys() == kept.baselines.keys()
+        pairs = [(anchor.baselines[kind], kept.baselines[kind]) for kind in kept.baselines]
+        pairs += [(getattr(anchor, f), getattr(kept, f)) for f in ("replicate", "dynamic_range", "discrimination")]
+        for ours, theirs in pairs:
+            assert ours is theirs is None or ours == pytest.approx(theirs, rel=1e-9, abs=1e-9), name
+
+
+def test_a_registered_dataset_brings_its_anchors() -> None:
+    run = Evaluation("perturbation_prediction", metrics="pds_cosine, mae", device="cpu")
+    run.update(run_baseline("perturbation_prediction", "linear"))
+    result = run.compute()
+    assert 0.85 < result.scores["pds_cosine"].skill < 1
+    assert result.scores["mae"].skill is None
+    run = Evaluation("perturbation_prediction", metrics="mse_debiased_ratio", device="cpu")
+    run.update(run_baseline("perturbation_prediction", "mean_response"))
+    assert run.compute().scores["mse_debiased_ratio"].skill == pytest.approx(0.0, abs=1e-9)

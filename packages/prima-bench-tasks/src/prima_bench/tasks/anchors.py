@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.errors import DataError
+from prima_bench.tasks.results.digest import round_significant
 from prima_bench.tasks.results.files import read_json_object
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Anchor(_Record):
 
     Attributes:
         version: Version of the metric.
-        baselines: Scores of the naive models by name; None where undefined.
+        baselines: Scores of the naive models by name, to 12 significant digits as all values here; None where
+            undefined.
         replicate: Mean score of the split halves; None where undefined.
         dynamic_range: ``(replicate - null) / (perfect - null)``: the share of the way from the null model to a perfect
             score that a replicate gets.
@@ -107,6 +109,9 @@ class Anchored(Protocol):
 
     unit_codes: list[int]
     solution_digest: str
+
+    def without_predicted_control(self, refs: Sequence[MetricRef]) -> list[MetricRef]:
+        """The metrics that naive models can be scored by, which predict no control cells."""
 
     def stand_in_scores(self, kind: str, refs: Sequence[MetricRef], seed: int) -> "dict[str, Score]":
         """Scores of ``"replicate"``, ``"paste_control"`` or ``"other_perturbations"`` by metric reference."""
@@ -179,11 +184,13 @@ def measure(
         floor = baselines[null][name].value
         metrics[name] = Anchor(
             version=spec.version,
-            baselines={kind: scores[name].value for kind, scores in baselines.items()},
-            replicate=replicate,
-            dynamic_range=_dynamic_range(replicate, floor, spec.perfect),
-            discrimination=_discrimination(
-                [half[name] for half in halves], baselines[null][name], problem.unit_codes, spec.direction
+            baselines={kind: _rounded(scores[name].value) for kind, scores in baselines.items()},
+            replicate=_rounded(replicate),
+            dynamic_range=_rounded(_dynamic_range(replicate, floor, spec.perfect)),
+            discrimination=_rounded(
+                _discrimination(
+                    [half[name] for half in halves], baselines[null][name], problem.unit_codes, spec.direction
+                )
             ),
         )
     return Anchors(
@@ -194,6 +201,10 @@ def measure(
         splits=splits,
         metrics=metrics,
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round_significant(value)
 
 
 def _better(a: float, b: float, direction: str) -> bool:

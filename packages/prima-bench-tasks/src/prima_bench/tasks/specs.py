@@ -24,11 +24,13 @@ class BaselineSpec:
         function: Name of the function in the task's module: ``function(train, test, **options) -> predictions``, where
             the options are the dataset's (``perturbation_key``, ``label_key``, ...).
         summary: One sentence.
+        trivial: Whether it knows nothing that tells one unit from another; skill is measured from the best of these.
     """
 
     name: str
     function: str
     summary: str
+    trivial: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

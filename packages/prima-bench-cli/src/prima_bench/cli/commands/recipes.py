@@ -2,17 +2,23 @@
 
 # ruff: noqa: D301 (a backslash before b keeps the lines of an example together in --help)
 
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from prima_bench.cli.grammar import Command, Group
-from prima_bench.cli.options import complete_dataset, output_folder
+from prima_bench.cli.options import complete_dataset, output_file, output_folder
 from prima_bench.cli.render import Steps, remark, write
 from prima_bench.tasks import registry
 from prima_bench.tasks.errors import IncomparableError
 from prima_bench.tasks.recipes import build_dataset, differences
+from prima_bench.tasks.results.files import write_atomically
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME[@VERSION]", help="Name of a dataset.", autocompletion=complete_dataset)
+]
 
 app = typer.Typer(cls=Group, no_args_is_help=True)
 
@@ -24,9 +30,7 @@ def recipes() -> None:
 
 @app.command(cls=Command)
 def build(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME[@VERSION]", help="Name of a dataset.", autocompletion=complete_dataset)
-    ],
+    name: Name,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Empty folder for the files; made when missing.")
     ],
@@ -50,3 +54,25 @@ def build(
             hint="Other releases of anndata or h5py may write other bytes. If the data changed, raise the version.",
         )
     remark(f"{key}: the same bytes as registered")
+
+
+@app.command(cls=Command)
+def anchors(
+    name: Name,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The JSON file to write.")],
+) -> None:
+    """Measure what naive models and a replicate score on a dataset; skill is measured between the two.
+
+    The file becomes an artifact of the dataset: its digest and size, which are printed, go into the dataset's spec.
+
+    \b
+    Example:
+      prima-bench recipes anchors perturbsim --output anchors.json
+    """
+    key = registry.get_dataset(name).spec.key
+    with output_file(output, suffix=".json"), Steps() as steps:
+        from prima_bench.tasks.anchoring import measure_anchors
+
+        text = measure_anchors(key, steps).to_json()
+        write_atomically(output, text)
+    write(f"{hashlib.sha256(text.encode()).hexdigest()}  {len(text.encode())}  {output}")

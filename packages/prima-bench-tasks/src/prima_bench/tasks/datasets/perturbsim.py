@@ -52,6 +52,13 @@ SPEC = DatasetSpec(
             size=1_317_133,
             contents="The rows of test with all counts.",
         ),
+        ArtifactSpec(
+            role="anchors",
+            uri="package://prima_bench.tasks/data/perturbsim-1.0.0/anchors.json",
+            sha256="58882d032144d95a0427d4917fe143d7e97fe57719f6d87cc8c68a480fb10814",
+            size=6_392,
+            contents="What trivial models and a replicate score, by metric; skill is measured between the two.",
+        ),
     ),
     options={"perturbation_key": "perturbation", "control": "control", "scale": "counts"},
     source="Simulated by the recipe in this dataset's file, with a fixed seed; no outside data.",

@@ -178,6 +178,11 @@ class PerturbationProblem:
         """What lies behind the scores of a batch."""
         return PerturbationDetail(self._solution, batch)
 
+    def without_predicted_control(self, refs: Sequence[MetricRef]) -> list[MetricRef]:
+        """The metrics that ask for no predicted control cells."""
+        metrics = build_metrics(refs, {"reference": self._solution.reference})
+        return [ref for ref in refs if not getattr(metrics[str(ref)], "uses_predicted_control", False)]
+
     def stand_in_scores(self, kind: str, refs: Sequence[MetricRef], seed: int) -> dict[str, Score]:
         """What the solution's own cells score in the place of predictions.
 
