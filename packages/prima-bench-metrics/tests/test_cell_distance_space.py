@@ -80,10 +80,11 @@ def test_the_space_is_that_of_a_principal_component_analysis(scale: Scale, cells
 def test_the_genes_that_vary_most_make_the_space(monkeypatch: pytest.MonkeyPatch, scale: Scale) -> None:
     monkeypatch.setattr(latent, "GENES", 20)
     x, group = screen(1, scale=scale)
-    x[:, 30:40] = x[:, 20:30]  # ties: the first come first
+    # Ties, of which the first come first; on log scale not even the order of the cells may break them.
+    x[:, 30:40] = x[::-1, 20:30] if scale == "log1p_cp10k" else x[:, 20:30]
     x[:, 60:] = 0
     reference = reference_of(x, group, scale)
-    order = np.argsort(-comparable(x, scale).var(axis=0), kind="stable")
+    order = np.argsort(-comparable(x, scale).var(axis=0).round(9), kind="stable")
     assert variable_genes(reference).genes.tolist() == sorted(order[:20].tolist())
     space = latent_space(reference)
     np.testing.assert_allclose(
@@ -214,12 +215,14 @@ def test_products_are_exact_and_depend_on_their_two_rows_alone(data: st.DataObje
     assert torch.equal(row_squares(SlicedRows.of(a)), row_products(SlicedRows.of(a), SlicedRows.of(a)).diagonal())
 
 
-@given(st.integers(0, 2**32 - 1), st.booleans())
-def test_totals_do_not_depend_on_layout(seed: int, whole: bool) -> None:
-    rng = np.random.default_rng(seed)
-    x = rng.poisson(3, (5, 301)).astype(np.float32) * (1.0 if whole else rng.lognormal(0, 3, (5, 301)))
+@pytest.mark.parametrize("whole", [True, False])
+def test_totals_do_not_depend_on_layout_company_or_threads(threads: None, whole: bool) -> None:
+    rng = np.random.default_rng(0)
+    shape = (5, 70_001)
+    x = rng.poisson(3, shape) * (1.0 if whole else rng.lognormal(0, 6, shape))
     block = torch.from_numpy(x.astype(np.float32))
     totals = row_totals(block)
-    np.testing.assert_allclose(totals.numpy(), block.double().numpy().sum(axis=1), rtol=1e-14)
+    np.testing.assert_allclose(totals.numpy(), block.double().numpy().sum(axis=1), rtol=1e-13)
+    torch.set_num_threads(2)
     assert torch.equal(totals, row_totals(block.T.contiguous().T))
     assert torch.equal(totals, torch.cat([row_totals(row[None].double()) for row in block]))

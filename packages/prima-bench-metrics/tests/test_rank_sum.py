@@ -101,12 +101,15 @@ def check(result, x, group, n_groups):
     cells=st.integers(0, 80),
     genes=st.integers(1, 5),
     n_groups=st.integers(1, 6),
+    lowest=st.sampled_from([-1, 0]),
     seed=st.integers(0, 999),
 )
-def test_every_kind_of_value_in_every_layout_is_tested_as_scipy_does(kind, layout, cells, genes, n_groups, seed):
+def test_every_kind_of_value_in_every_layout_is_tested_as_scipy_does(
+    kind, layout, cells, genes, n_groups, lowest, seed
+):
     rng = np.random.default_rng(seed)
     x = KINDS[kind](rng, (cells, genes))
-    group = rng.integers(-1, n_groups, cells)
+    group = rng.integers(lowest, n_groups, cells)
     result = rank_sum_test(LAYOUTS[layout](torch.from_numpy(x), rng), torch.from_numpy(group), n_groups)
     assert result.n_cells.tolist() == [int((group == code).sum()) for code in range(n_groups)]
     assert all(t.dtype == torch.float64 for t in (result.u, result.z, result.p_value, result.mean))
@@ -225,6 +228,25 @@ def test_tie_term_is_exact_up_to_the_most_cells(ones):
     else:
         expected = math.copysign(max(0.0, abs(distance) - 0.5), distance) / math.sqrt(variance)
         assert math.isclose(float(result.z), expected, rel_tol=1e-14)
+
+
+def test_most_cells_are_the_most_whose_ties_int64_holds():
+    assert MOST_CELLS**3 - MOST_CELLS < 2**63 <= (MOST_CELLS + 1) ** 3 - (MOST_CELLS + 1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 1000])
+def test_means_of_the_largest_floats_do_not_overflow(n):
+    largest = float(np.finfo(np.float64).max)
+    x = torch.full((n, 1), largest, dtype=torch.float64)
+    assert float(rank_sum_test(x, torch.zeros(n, dtype=torch.int64), 1).mean) == largest
+    assert float(rank_sum_test(-x, torch.zeros(n, dtype=torch.int64), 1).mean) == -largest
+
+
+def test_values_whose_leading_bits_fill_the_key_are_ordered():
+    # Three positions leave 61 bits for values whose bits, 1 and 2^62, lie just so far apart.
+    x = torch.tensor([[5e-324], [2.0], [1.0]], dtype=torch.float64)
+    assert float(rank_sum_test(x, torch.tensor([0, 1, 0]), 2).u) == 2
+    assert float(rank_sum_test(x, torch.tensor([1, 0, 0]), 2).u) == 0
 
 
 def test_values_that_share_their_leading_bits_are_put_right():

@@ -53,23 +53,37 @@ def test_any_order_and_any_sharding_give_the_same_bits(n, seed, kind, cuts):
 def test_any_layout_gives_the_same_bits(data):
     x, group = data
     expected = _bits(rank_sum_test(x, group, N_GROUPS))
+    everyone = group.clamp(min=0)
+    expected_of_all = _bits(rank_sum_test(x, everyone, N_GROUPS))
     for layout in (x.T.contiguous().T, torch.nn.functional.pad(x, (1, 0))[:, 1:], SparseRows.from_dense(x), x.double()):
         assert _bits(rank_sum_test(layout, group, N_GROUPS)) == expected
+        assert _bits(rank_sum_test(layout, everyone, N_GROUPS)) == expected_of_all
     assert _bits(rank_sum_test(x, group.to(torch.int32), N_GROUPS)) == expected
+
+
+def test_means_of_many_large_values_do_not_depend_on_their_order():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.uniform(0.5, 1.0, (5_000, 3)))
+    group = torch.zeros(5_000, dtype=torch.int64)
+    mean = rank_sum_test(x, group, 1).mean
+    for _ in range(5):
+        assert torch.equal(rank_sum_test(x[torch.from_numpy(rng.permutation(5_000))], group, 1).mean, mean)
+    assert torch.equal(rank_sum_test(x, group, 1, linear="expm1").mean, rank_sum_test(x.expm1(), group, 1).mean)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("size", [1, 100, 5_000, 1 << 30])
 def test_any_size_of_blocks_gives_the_same_bits(data, sparse, size, monkeypatch):
     x, group = data
-    expected = _bits(rank_sum_test(x, group, N_GROUPS))
+    scale = torch.from_numpy(np.random.default_rng(1).uniform(0.5, 2.0, len(group)))
+    expected = _bits(rank_sum_test(x, group, N_GROUPS, scale=scale))
     x = SparseRows.from_dense(x) if sparse else x
     for module, name in ((rank_sum, "_SPAN"), (rank_sum, "_BLOCK"), (spans, "_TAKEN"), (spans, "_SEARCHED")):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, size)
-            assert _bits(rank_sum_test(x, group, N_GROUPS)) == expected
+            assert _bits(rank_sum_test(x, group, N_GROUPS, scale=scale)) == expected
     monkeypatch.setattr(spans, "_SAMPLED_ROWS", 1)
-    assert _bits(rank_sum_test(x, group, N_GROUPS)) == expected
+    assert _bits(rank_sum_test(x, group, N_GROUPS, scale=scale)) == expected
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -116,6 +130,20 @@ def test_torch_alone_gives_the_same_bits_and_never_fetches_the_matrix(data, spar
     assert _bits(result) == expected
 
 
+@pytest.mark.parametrize("devices", [frozenset({"cpu"}), frozenset()])
+def test_places_are_those_of_what_is_not_zero(devices, monkeypatch):
+    monkeypatch.setattr(primitives, "_NUMPY_DEVICES", devices)
+    mask = torch.zeros((12, 8), dtype=torch.bool)
+    rng = np.random.default_rng(0)
+    for rows, columns, share in ((4, 5, 0.05), (10, 5, 0.05), (10, 5, 0.9), (3, 5, 0.0), (10, 5, 0.3)):
+        x = torch.from_numpy(
+            rng.choice([0.0, -0.0, 1.0], (rows, columns), p=[0.9 * (1 - share), 0.1 * (1 - share), share])
+        )
+        for values in (x, x.bfloat16(), x.to(torch.int16), x.T.contiguous().T):
+            row, column = values.nonzero(as_tuple=True)
+            assert torch.equal(primitives.nonzero_places(values, mask), row * 8 + column)
+
+
 def test_gradients_are_neither_asked_for_nor_kept():
     x = torch.rand(6, 2, requires_grad=True)
     scale = torch.rand(6, dtype=torch.float64, requires_grad=True)
@@ -135,6 +163,7 @@ def test_work_is_done_once_for_each_item_and_the_first_error_is_raised():
     try:
         torch.set_num_threads(3)
         with Workers(torch.device("cpu")) as workers:
+            assert torch.get_num_threads() == 1
             workers.for_each(done.append, range(100))
             workers.for_each(lambda _: seen.append(torch.get_num_threads()), range(10))
         assert sorted(done) == list(range(100))

@@ -53,7 +53,7 @@ def _adjust(block: tuple[Tensor, Tensor, Tensor]) -> None:
     value, order = torch.sort(torch.where(tested, p, 2.0), dim=-1)
     rank = torch.arange(1, p.shape[-1] + 1, dtype=torch.float64, device=p.device)
     rate = torch.where(value <= 1, value * (tested.sum(dim=-1, keepdim=True) / rank), 1.0)
-    rate = rate.flip(-1).cummin(dim=-1).values.flip(-1).clamp_(max=1.0)
+    rate = rate.flip(-1).cummin(dim=-1).values.flip(-1)
     rates.scatter_(-1, order, rate)
 
 

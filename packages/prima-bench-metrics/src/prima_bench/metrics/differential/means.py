@@ -35,7 +35,7 @@ def group_means(linear: Tensor, index: Tensor, gene: Tensor, largest: Tensor, n_
         sums[limb].scatter_add_(0, index, coarse)
         scaled = scaled.sub_(coarse)
     means = (sums[0] + sums[1]).view(genes, groups) / n_cells.clamp(min=1)
-    return means * _power_of_two(exponent)[:, None] + 0.0
+    return means * _power_of_two(exponent)[:, None]
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:

@@ -58,12 +58,17 @@ def rank_sum_test(
     integers, and the means are sums that do not depend on their order, so no bit of the result depends on the order
     of cells, how they are cut into chunks, dense or sparse storage, or the number of threads.
 
+    Values are compared exactly, in float64, which holds those of every smaller dtype and integers up to 2^53; with
+    ``scale``, what is compared is the product in float64. Two values are tied when they are equal there. Zeros that
+    are not stored are ranked as one tie. Of the matrix, a million nonzeros at a time are copied for each thread.
+
     Args:
         x: Expression, real ``[cells, genes]``.
         group: The group of each cell, integer ``[cells]``: 0 for the control, 1 to P; negative to leave a cell out.
         n_groups: 1 + P.
         control: The control cells, ``[control cells, genes]``; given, rows of ``x`` with group 0 are left out.
-        scale: What every value of a cell is multiplied by before ranks and means, float64 ``[cells]``.
+        scale: What every value of a cell is multiplied by before ranks and means, not negative, float64 ``[cells]``;
+            for counts, a common total over the cell's total.
         control_scale: The same for ``control``.
         linear: How values become linear expression for the means: as they are, or by ``expm1``.
 
@@ -72,7 +77,8 @@ def rank_sum_test(
         ``n_cells`` tells.
 
     Raises:
-        InputError: If shapes or dtypes do not fit, a group is not below ``n_groups``, or a value is NaN or infinite.
+        InputError: If shapes or dtypes do not fit, a group is not below ``n_groups``, a value is NaN or infinite, or
+            the control and a group have more than 2,097,152 cells together.
 
     Example:
         >>> x = torch.tensor([[0.0, 1.0], [0.0, 2.0], [3.0, 1.0], [4.0, 1.0]])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from prima_bench.metrics.differential.primitives import nonzero
 
-MOST_CELLS = 2_097_151
+MOST_CELLS = 1 << 21
 """The most cells that control and one group may have together: ``t^3 - t`` of as many ties still fits into int64."""
 
 
