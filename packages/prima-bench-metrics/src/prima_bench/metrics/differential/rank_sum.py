@@ -16,6 +16,8 @@ from prima_bench.metrics.differential.spans import Columns, Nonzeros, columns_of
 from prima_bench.metrics.differential.ties import MOST_CELLS, rank_block
 from prima_bench.metrics.errors import InputError
 
+# Nonzeros that are sorted at once, and that are ranked at once. On the CPU the second must fit into its caches; the
+# first is as small as reading so few columns of long rows allows.
 _SPAN, _BLOCK = 1 << 20, 1 << 17
 _DEVICE_SPAN = 1 << 24
 
