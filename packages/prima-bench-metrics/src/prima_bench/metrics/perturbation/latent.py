@@ -8,7 +8,6 @@ measures distances.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -25,6 +24,7 @@ from prima_bench.metrics.perturbation.cell_expression import (
 )
 from prima_bench.metrics.perturbation.exact_product import SlicedRows, row_products
 from prima_bench.metrics.perturbation.reference import PerturbationReference
+from prima_bench.metrics.perturbation.threads import one_thread
 
 DIMENSIONS = 50
 """How many components the space has, where the cells have as many."""
@@ -168,7 +168,7 @@ def principal_axes(covariance: Tensor) -> Tensor:
         tensor([[0., 1., 0.],
                 [1., 0., 0.]], dtype=torch.float64)
     """
-    with _one_thread():
+    with one_thread():
         variance, vectors = torch.linalg.eigh(covariance.cpu())
     variance, vectors = variance.flip(0), vectors.T.flip(0)
     axes = vectors[: _dimensions(variance.tolist())]
@@ -237,14 +237,3 @@ def _stacked(cells: CellExpression, genes: Tensor) -> Iterator[Tensor]:
             waiting = []
     if waiting:
         yield torch.cat(waiting)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    # The library's eigenvectors differ in their last bits between numbers of threads.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
