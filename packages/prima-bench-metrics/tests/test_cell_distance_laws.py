@@ -288,6 +288,18 @@ def test_what_the_solution_leaves_undefined_stays_so_whatever_is_predicted() -> 
         assert results["variance_ratio"].value is None
 
 
+def test_cells_that_differ_by_depth_alone_are_alike() -> None:
+    # Of one composition: what is left between them after normalisation is rounding.
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(3), 20)
+    x = np.outer(rng.integers(1, 50, 60), [3.0, 7.0, 11.0, 29.0])
+    results = scores(reference_of(x, group), rng.poisson(9, x.shape) + 1.0, group)
+    for name, reason in (("mmd_rbf", ALIKE), ("sinkhorn", ALIKE), ("energy_ratio", NOISE)):
+        assert dict(results[name].undefined) == dict.fromkeys(range(2), reason)
+    assert results["variance_ratio"].value is None
+    assert results["edistance_pearson"].reason == SAME_DISTANCE
+
+
 def test_a_single_perturbation_and_no_control() -> None:
     x, group = screen()
     one = group < 2

@@ -1,5 +1,7 @@
 """Opening a solution of perturbed cells; the named cells of a registered dataset."""
 
+import gc
+import weakref
 from typing import Any
 
 import anndata
@@ -295,3 +297,12 @@ def test_an_obs_column_that_contradicts_the_solution(registered: Evaluation, pas
 def test_options_of_ones_own_are_refused_beside_a_dataset() -> None:
     with pytest.raises(UsageError, match="only a solution of your own takes 'control'"):
         Evaluation(TASK, control="x")
+
+
+def test_a_registered_solution_is_read_once_for_all_that_hold_it() -> None:
+    first, second = (Evaluation("perturbation_prediction", metrics="mae", device="cpu", model=m) for m in "ab")
+    assert first._problem._solution is second._problem._solution
+    kept = weakref.ref(first._problem._solution)
+    del first, second
+    gc.collect()
+    assert kept() is None

@@ -31,9 +31,11 @@ def baseline_results(say: Callable[[str], None]) -> Results:
         if not embedded(spec):
             continue
         results[key] = {}
+        run: Evaluation | None = None
         for baseline in registry.get_task(spec.task).spec.baselines:
             say(f"scoring {baseline.name} on {key}")
             predictions = run_baseline(task=spec.task, name=baseline.name, dataset=key)
+            # The run before is held until this one is made, so that both share one solution.
             run = Evaluation(task=spec.task, dataset=key, device="cpu", model=baseline.name)
             run.update(predictions=predictions)
             results[key][baseline.name] = run.compute()

@@ -23,6 +23,7 @@ from prima_bench.tasks.errors import IncomparableError
 if TYPE_CHECKING:
     from anndata import AnnData
 
+    from prima_bench.tasks.evaluation import Evaluation
     from prima_bench.tasks.results.schema import EvalResult
 
 
@@ -74,6 +75,7 @@ def _one_task(task: str, output: Path, steps: Steps) -> tuple[str, list[str]]:
     steps("loading torch")
     from prima_bench.tasks.artifacts import fetch_data
     from prima_bench.tasks.baselines import run_baseline
+    from prima_bench.tasks.evaluation import Evaluation
     from prima_bench.tasks.results.leaderboard import leaderboard
 
     spec = registry.get_task(task).spec
@@ -82,14 +84,17 @@ def _one_task(task: str, output: Path, steps: Steps) -> tuple[str, list[str]]:
     lines = [heading(spec.title)]
     results: list[EvalResult] = []
     differing: list[str] = []
+    run: Evaluation | None = None
     for baseline in spec.baselines:
         steps(f"{task}: running {baseline.name}")
         predictions = run_baseline(task=task, name=baseline.name)
         steps(f"{task}: scoring {baseline.name} in one shot")
-        whole = score(task, [predictions], model=baseline.name)
+        # The run before is held until this one is made, so that both share one solution.
+        run = Evaluation(task=task, model=baseline.name)
+        whole = score(run, [predictions])
         pieces = list(shuffled_shards(predictions, seed=len(results)))
         steps(f"{task}: scoring {baseline.name} in {len(pieces)} shards")
-        sharded = score(task, pieces, model=baseline.name)
+        sharded = score(run, pieces)
         agree = whole.result_digest == sharded.result_digest
         lines.append(f"  {baseline.name}")
         lines.append(f"    one shot   {whole.result_digest[:23]}  {whole.predictions.n_rows} rows")
@@ -104,11 +109,9 @@ def _one_task(task: str, output: Path, steps: Steps) -> tuple[str, list[str]]:
     return "\n".join([*lines, "", board, ""]), differing
 
 
-def score(task: str, shards: "list[AnnData]", *, model: str) -> "EvalResult":
-    """The result of feeding predictions to the task's default evaluation, one update for each shard."""
-    from prima_bench.tasks.evaluation import Evaluation
-
-    run = Evaluation(task=task, model=model)
+def score(run: "Evaluation", shards: "list[AnnData]") -> "EvalResult":
+    """The result of feeding predictions to an evaluation anew, one update for each shard."""
+    run.reset()
     for shard in shards:
         run.update(predictions=shard)
     return run.compute()

@@ -15,6 +15,9 @@ import torch
 class Workers:
     """As many threads as ``torch.get_num_threads()`` says, for work on the CPU; elsewhere only the caller's own.
 
+    Attributes:
+        threads: How many they are.
+
     Example:
         >>> done = []
         >>> with Workers(torch.device("cpu")) as workers:
@@ -24,9 +27,8 @@ class Workers:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._threads = torch.get_num_threads()
-        several = device.type == "cpu" and self._threads > 1
-        self._pool = ThreadPoolExecutor(self._threads, initializer=_one_thread) if several else None
+        self.threads = torch.get_num_threads() if device.type == "cpu" else 1
+        self._pool = ThreadPoolExecutor(self.threads, initializer=_one_thread) if self.threads > 1 else None
 
     def __enter__(self) -> Self:
         if self._pool:
@@ -38,7 +40,7 @@ class Workers:
     ) -> None:
         if self._pool:
             self._pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(self._threads)
+            torch.set_num_threads(self.threads)
 
     def for_each[T](self, work: Callable[[T], None], items: Sequence[T]) -> None:
         """Do the work on each item; the first error, in the order of the items, is raised."""

@@ -13,6 +13,8 @@ from prima_bench.metrics.rows import SparseRows
 _SAMPLED_ROWS = 256
 _TAKEN = 1 << 17  # elements that are taken at a time, so that they stay in the processor's cache
 _SEARCHED = 1 << 14
+_SPANS_PER_THREAD = 4
+_LEAST_SPAN = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,10 +171,15 @@ def columns_of(cells: Cells) -> Columns:
 def plan_spans(
     sources: list[Columns], genes: int, elements: int, widest: int, workers: Workers
 ) -> list[tuple[int, int]]:
-    """Cut the genes so that a span holds about so many nonzeros, or one gene, and at most ``widest`` genes."""
+    """Cut the genes so that a span holds about so many nonzeros, or one gene, and at most ``widest`` genes.
+
+    Where there are threads to share them, spans are smaller if need be.
+    """
     counts = torch.zeros(genes, dtype=torch.float64, device="cpu")
     for source in sources:
         counts += source.counts().cpu()
+    if workers.threads > 1:
+        elements = min(elements, max(_LEAST_SPAN, int(counts.sum()) // (_SPANS_PER_THREAD * workers.threads)))
     held, spans, first = counts.cumsum(0), list[tuple[int, int]](), 0
     while first < genes:
         before = float(held[first - 1]) if first else 0.0

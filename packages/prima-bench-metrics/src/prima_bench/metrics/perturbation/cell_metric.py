@@ -16,6 +16,7 @@ from prima_bench.metrics.perturbation.base import PerturbationMetric
 from prima_bench.metrics.perturbation.latent import latent_space, predicted_coordinates
 from prima_bench.metrics.perturbation.pairwise import distances
 from prima_bench.metrics.perturbation.reference import PerturbationReference
+from prima_bench.metrics.perturbation.rowwise import ROUNDING
 
 ONE_CELL = "needs at least two cells in the target"
 ALIKE = "all cells of the target are alike"
@@ -99,7 +100,7 @@ def typical_distance(reference: PerturbationReference) -> float:
 
 
 def median_distance(x: Tensor) -> float:
-    """The median Euclidean distance between rows that differ; 0 where none do.
+    """The median Euclidean distance between rows that differ by more than rounding; 0 where none do.
 
     Args:
         x: float64 ``[n, d]``.
@@ -109,8 +110,14 @@ def median_distance(x: Tensor) -> float:
         3.0
     """
     d = distances(x, x)
-    apart = torch.sort(d[torch.ones_like(d, dtype=torch.bool).triu(1) & (d > 0)]).values
+    differ = d > ROUNDING * largest_size(x)
+    apart = torch.sort(d[differ.triu(1)]).values
     return float((apart[(len(apart) - 1) // 2] + apart[len(apart) // 2]) / 2) if len(apart) else 0.0
+
+
+def largest_size(x: Tensor) -> float:
+    """The largest absolute value; 0 where there is none."""
+    return float(x.abs().max()) if x.numel() else 0.0
 
 
 def evenly(n: int, at_most: int) -> Tensor:

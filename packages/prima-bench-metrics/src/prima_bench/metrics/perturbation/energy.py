@@ -17,10 +17,11 @@ from prima_bench.metrics.base import Batch
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.numerics import group_sums, tree_sum
 from prima_bench.metrics.perturbation.base import too_large_error
-from prima_bench.metrics.perturbation.cell_metric import ONE_CELL, CellMetric, Clouds
+from prima_bench.metrics.perturbation.cell_metric import ONE_CELL, CellMetric, Clouds, largest_size
 from prima_bench.metrics.perturbation.latent import latent_space
 from prima_bench.metrics.perturbation.pairwise import distances, pair_sum, row_sums
 from prima_bench.metrics.perturbation.reference import PerturbationReference
+from prima_bench.metrics.perturbation.rowwise import ROUNDING
 from prima_bench.metrics.spec import MetricSpec, Param
 
 SPECS = (
@@ -104,7 +105,8 @@ def energy_ratio(pred: Tensor, target: Tensor, control: Tensor, *, min_effect: f
     own = pair_sum(target, target)
     effect = _energy(pair_sum(target, control), own, pair_sum(control, control), n, c)
     error = _energy(pair_sum(target, pred), own, pair_sum(pred, pred), n, m)
-    return torch.where(effect > min_effect * _chance(control, n), error / effect, torch.nan)
+    rounding = ROUNDING * max(largest_size(target), largest_size(control))
+    return torch.where(effect > (min_effect * _chance(control, n)).clamp(min=rounding), error / effect, torch.nan)
 
 
 def _energy(cross: Tensor, own_x: Tensor, own_y: Tensor, n: Tensor, m: Tensor) -> Tensor:
@@ -134,11 +136,12 @@ def _chance(control: Tensor, n: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Truth:
-    """What the solution alone decides, by code, float64 ``[1 + P]``."""
+    """What the solution alone decides, by code, float64 ``[1 + P]``, and what a distance may owe to rounding."""
 
     own: Tensor
     effect: Tensor
     chance: Tensor
+    rounding: float
 
 
 _TRUTHS: WeakKeyDictionary[PerturbationReference, _Truth] = WeakKeyDictionary()
@@ -152,7 +155,7 @@ def _truth(reference: PerturbationReference) -> _Truth:
         cross = group_sums(row_sums(cells, true[0]).unsqueeze(1), reference.group, groups).squeeze(1)
         own = torch.stack([pair_sum(x, x) if len(x) else x.new_zeros(()) for x in true.groups])
         effect = _energy(cross, own, own[0], n, n[0])
-        _TRUTHS[reference] = _Truth(own, effect, _chance(true[0], n))
+        _TRUTHS[reference] = _Truth(own, effect, _chance(true[0], n), ROUNDING * largest_size(cells))
     return _TRUTHS[reference]
 
 
@@ -197,7 +200,7 @@ class EnergyRatio(CellMetric):
         cross = torch.stack([pair_sum(true[p], pred[p]) for p in codes])
         own_pred = torch.stack([pair_sum(pred[p], pred[p]) for p in codes])
         values = _energy(cross, own, own_pred, n, m) / effect
-        defined = (n > 1) & (effect > self.min_effect * chance)
+        defined = (n > 1) & (effect > (self.min_effect * chance).clamp(min=truth.rounding))
         if wrong := (1 + chosen[defined & ~values.isfinite()]).tolist():
             raise too_large_error(wrong)
         return torch.where(defined, values, torch.nan), dict.fromkeys(chosen[n < 2].tolist(), ONE_CELL)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.numerics import tree_sum
+from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import PerturbationMetric
 from prima_bench.metrics.perturbation.cell_expression import CellExpression, predicted_expression, true_expression
 from prima_bench.metrics.perturbation.cell_metric import ONE_CELL
@@ -80,7 +81,7 @@ def variance_ratio(pred: Tensor, target: Tensor, *, keep: Tensor | None = None) 
 
 
 def cell_variance(cells: CellExpression, positions: Tensor, genes: Tensor) -> Tensor:
-    """Variance of some genes over some cells, ``n - 1`` in the denominator; exactly zero where all cells agree.
+    """Variance of some genes over some cells, ``n - 1`` in the denominator; zero where cells agree up to rounding.
 
     Args:
         cells: Cells.
@@ -90,17 +91,18 @@ def cell_variance(cells: CellExpression, positions: Tensor, genes: Tensor) -> Te
     Returns:
         float64 ``[k]``; zero for one cell.
     """
-    first = cells.take(positions[:1], genes)
-    means, squares, counts = [], [], []
+    means, squares, largest, counts = [], [], [], []
     for part in torch.split(positions, _BLOCK_ROWS):
-        x = cells.take(part, genes) - first
+        x = cells.take(part, genes)
         means.append(tree_sum(x) / len(part))
         squares.append(tree_sum((x - means[-1]).square()))
+        largest.append(x.abs().amax(dim=0))
         counts.append(float(len(part)))
     weight = torch.tensor(counts, dtype=torch.float64, device=positions.device).unsqueeze(1)
     mean = torch.stack(means)
     apart = mean - tree_sum(weight * mean) / len(positions)
-    return (tree_sum(torch.stack(squares)) + tree_sum(weight * apart.square())) / max(1, len(positions) - 1)
+    variance = (tree_sum(torch.stack(squares)) + tree_sum(weight * apart.square())) / max(1, len(positions) - 1)
+    return torch.where(variance.sqrt() <= rowwise.ROUNDING * torch.stack(largest).amax(dim=0), 0.0, variance)
 
 
 class VarianceRatio(PerturbationMetric):

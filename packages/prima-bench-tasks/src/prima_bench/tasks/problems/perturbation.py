@@ -28,7 +28,7 @@ from prima_bench.tasks.inputs.scale import PREDICTION_EXCESS, ScaleCheck
 from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary
 from prima_bench.tasks.problems.base import Chunk, Coverage, Encoded, Source, build_metrics, fingerprint_of
 from prima_bench.tasks.problems.perturbation_detail import PerturbationDetail
-from prima_bench.tasks.problems.perturbation_solution import read_solution
+from prima_bench.tasks.problems.perturbation_solution import open_solution
 from prima_bench.tasks.specs import UNIT_LEVELS, TaskSpec
 
 NO_TARGETS = "targets_not_excluded"
@@ -61,7 +61,7 @@ class PerturbationProblem:
 
     def __init__(self, task: TaskSpec, source: Source, device: torch.device) -> None:
         self._device = device
-        self._solution = read_solution(source, device)
+        self._solution = open_solution(source, device)
         solution = self._solution
         self._vocabulary = Vocabulary([solution.control, *solution.perturbations], "perturbation")
         self._check = ScaleCheck(solution.scale, "predictions", PredictionError, PREDICTION_EXCESS, source.key)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anndata
 import numpy as np
@@ -31,7 +32,7 @@ TO_PREDICT = "to_predict"
 _REBUILD = "The dataset's recipe must mend it; scoring against your own file, with solution=, asks for none of this."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class PerturbationSolution:
     """What predictions are held against.
 
@@ -69,8 +70,25 @@ class PerturbationSolution:
     digest: str
 
 
+_OPENED: WeakValueDictionary[tuple[str, str], PerturbationSolution] = WeakValueDictionary()
+
+
+def open_solution(source: Source, device: torch.device) -> PerturbationSolution:
+    """Open a solution; that of a registered dataset never changes and is read once for all evaluations that hold it.
+
+    Arguments and errors are those of :func:`read_solution`.
+    """
+    if source.dataset is None:
+        return read_solution(source, device)
+    key = source.dataset.digest, str(device)
+    solution = _OPENED.get(key)
+    if solution is None:
+        solution = _OPENED[key] = read_solution(source, device)
+    return solution
+
+
 def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
-    """Open a solution.
+    """Read a solution.
 
     Args:
         source: The solution. Options: ``perturbation_key``, ``control``, ``scale``, ``target_map``,
