@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prima_bench.metrics import RowMatrix, SparseRows, rank_sum_test
 from prima_bench.metrics.differential import primitives, rank_sum, spans
-from prima_bench.metrics.differential.parallel import Workers
+from prima_bench.metrics.threads import Workers
 
 N_GROUPS = 7
 

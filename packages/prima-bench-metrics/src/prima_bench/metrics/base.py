@@ -59,6 +59,7 @@ from prima_bench.metrics.buffer import RowBuffer
 from prima_bench.metrics.fields import Field
 from prima_bench.metrics.numerics import tree_mean
 from prima_bench.metrics.rows import RowMatrix, SparseRows
+from prima_bench.metrics.threads import one_thread
 
 __all__ = ["Batch", "BufferedMetric", "Field", "RowMatrix", "Score", "SparseRows"]
 
@@ -152,7 +153,10 @@ class BufferedMetric(RowBuffer, ABC):
 
 def score_of(metric: BufferedMetric, batch: Batch) -> Score:
     """A metric's score of a batch that may be empty."""
-    return metric.score(batch) if batch.n else Score(None, "no rows were given")
+    if not batch.n:
+        return Score(None, "no rows were given")
+    with one_thread():
+        return metric.score(batch)
 
 
 def as_tensor(score: Score, device: torch.device) -> Tensor:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from prima_bench.metrics.device import resolve_device
 from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError, SyncError
+from prima_bench.metrics.threads import one_thread
 from prima_bench.tasks.anchors import UNCALIBRATED, Anchored, Anchors, measure, uncalibrated
 from prima_bench.tasks.artifacts import solution_path, stored_anchors
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
@@ -99,7 +100,8 @@ class Evaluation:
         source = _source(task, dataset, solution, options)
         with raised_as(UsageError, MetricError):
             self._device = resolve_device(device)
-        self._problem = open_problem(spec, source, self._device)
+        with one_thread():
+            self._problem = open_problem(spec, source, self._device)
         self._panel = self._problem.panel(self._refs)
         self._ledger = Ledger(self._problem.identity_hint)
         self._ignored = False
@@ -132,7 +134,7 @@ class Evaluation:
         Raises:
             PredictionError: If the predictions cannot be scored, naming the first few rows. Earlier updates stand.
         """
-        with self._timed(), _kernel_errors():
+        with one_thread(), self._timed(), _kernel_errors():
             encoded = self._problem.encode(predictions, ids, perturbation, context)
             self._ledger.check(encoded.rows)
             self._panel.extend(encoded.chunks)
@@ -147,7 +149,7 @@ class Evaluation:
             PredictionError: If rows or perturbations are missing, two ranks gave one row two contents, or values are
                 too large to be scored.
         """
-        with self._timed(), _kernel_errors(), self._named(), self._panel.synced() as batch:
+        with one_thread(), self._timed(), _kernel_errors(), self._named(), self._panel.synced() as batch:
             self._refuse_nothing(batch)
             coverage = self._problem.check_complete(batch)
             scores = self._panel.score_all(batch)
@@ -192,7 +194,7 @@ class Evaluation:
             return None
         if not isinstance(self._problem, Detailed):
             raise UsageError(f"{self._task.name} has no {table}", hint="It is a table of perturbation tasks.")
-        with _kernel_errors(), self._named(), self._panel.synced() as batch:
+        with one_thread(), _kernel_errors(), self._named(), self._panel.synced() as batch:
             found: pd.DataFrame = getattr(self._problem.detail(batch), table)(**arguments)
             return found
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.differential.parallel import Workers
 from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.threads import Workers
 
 _BLOCK_ELEMENTS = 1 << 16
 

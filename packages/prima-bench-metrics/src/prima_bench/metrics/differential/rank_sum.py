@@ -11,10 +11,10 @@ from prima_bench.metrics.differential.cells import Matrix, read_cells
 from prima_bench.metrics.differential.keys import KEY_BITS, VALUE_BITS, order
 from prima_bench.metrics.differential.means import group_means
 from prima_bench.metrics.differential.normal import two_sided
-from prima_bench.metrics.differential.parallel import Workers
 from prima_bench.metrics.differential.spans import Columns, Nonzeros, columns_of, plan_spans
 from prima_bench.metrics.differential.ties import MOST_CELLS, rank_block
 from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.threads import Workers
 
 # Nonzeros that are sorted at once, and that are ranked at once. On the CPU the second must fit into its caches; the
 # first is as small as reading so few columns of long rows allows.

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.differential.cells import Cells
-from prima_bench.metrics.differential.parallel import Workers
 from prima_bench.metrics.differential.primitives import nonzero_places
 from prima_bench.metrics.rows import SparseRows
+from prima_bench.metrics.threads import Workers
 
 _SAMPLED_ROWS = 256
 _TAKEN = 1 << 17  # elements that are taken at a time, so that they stay in the processor's cache

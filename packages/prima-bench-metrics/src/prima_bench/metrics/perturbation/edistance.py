@@ -19,8 +19,8 @@ from prima_bench.metrics.perturbation.cell_expression import CellExpression, pre
 from prima_bench.metrics.perturbation.cell_metric import CellMetric
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE
 from prima_bench.metrics.perturbation.reference import PerturbationReference
-from prima_bench.metrics.perturbation.threads import one_thread
 from prima_bench.metrics.spec import MetricSpec
+from prima_bench.metrics.threads import one_thread
 
 SPECS = (
     MetricSpec(

@@ -24,7 +24,7 @@ from prima_bench.metrics.perturbation.cell_expression import (
 )
 from prima_bench.metrics.perturbation.exact_product import SlicedRows, row_products
 from prima_bench.metrics.perturbation.reference import PerturbationReference
-from prima_bench.metrics.perturbation.threads import one_thread
+from prima_bench.metrics.threads import one_thread
 
 DIMENSIONS = 50
 """How many components the space has, where the cells have as many."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.differential.parallel import Workers
 from prima_bench.metrics.numerics import group_sums
 from prima_bench.metrics.rows import RowMatrix
+from prima_bench.metrics.threads import Workers
 
 _BLOCK_ELEMENTS = 1 << 20
 _PART_ELEMENTS = 1 << 17
