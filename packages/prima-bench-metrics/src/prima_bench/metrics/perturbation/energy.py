@@ -61,14 +61,14 @@ SPECS = (
             ),
         ),
         notes=(
-            "0 is what a replicate has on average: the statistics are unbiased, so values below 0 occur, and the true "
-            "cells themselves score below 0. The solution's own control cells score exactly 1. "
+            "0 is what a replicate has on average: means over pairs are unbiased, so values below 0 occur, and the true "
+            "cells themselves score below 0. The solution's own control cells score exactly 1. U(Y) corrects the mean "
+            "over all pairs for the finite number m of predicted cells, by U(Y) / m; it is let correct by no more than "
+            "U(X) / n of the n true cells, or two cells far apart would score best. A single predicted cell has "
+            "U(Y) = 0. Without min_effect, perturbations without effect would divide by noise and decide the mean. "
             "Space: up to 50 principal components of all cells of the solution, from its 2,000 most variable genes; "
-            "counts as log1p of counts per 10,000. U(Y) corrects the mean over all pairs for the finite number m of "
-            "predicted cells, by U(Y) / m; it is let correct by no more than U(X) / n of the n true cells, or two "
-            "cells far apart would score best. A single predicted cell has U(Y) = 0. What scPerturb, pertpy and "
-            "cell-eval call E-distance has squared distances or the diagonal in the means, and another space: the "
-            "same cells have 0.26 to 9.1 there."
+            "counts as log1p of counts per 10,000; with contexts, each has a space of its own. Other libraries' "
+            "E-distances square the distances, count each cell's distance to itself, or live in another space."
         ),
     ),
 )

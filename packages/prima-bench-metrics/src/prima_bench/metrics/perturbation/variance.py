@@ -36,14 +36,14 @@ SPECS = (
         level="unit",
         unit="perturbation",
         undefined="A perturbation of one true cell, or in which no gene compared varies.",
-        references=("Variance ratio, in the logarithm so that too little and too much cost the same",),
+        references=("F statistic of two variances, in its logarithm: too little and too much cost the same",),
         params=(EXCLUDE_TARGETS,),
         notes=(
             "Over the 2,000 genes that vary most between all cells of the solution; on rarely detected genes a "
             "variance would be that of a few cells. Genes without variance in a perturbation's true cells are left "
             "out there. A tiled mean, or a single predicted cell, has the largest value, ln 1000 = 6.9. The absolute "
             "value is taken gene by gene, so that genes with too much variance cannot make up for others, and a "
-            "replicate of n cells has a floor of about sqrt(1/n) to 2 sqrt(1/n). Counts as log1p of counts per 10,000."
+            "replicate of n cells has about 1 / sqrt(n) to 3 / sqrt(n). Counts as log1p of counts per 10,000."
         ),
     ),
 )
