@@ -6,6 +6,7 @@ true cells.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ from prima_bench.metrics.perturbation.cell_metric import CellMetric
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec
-from prima_bench.metrics.threads import one_thread
+from prima_bench.metrics.threads import Workers, one_thread
 
 SPECS = (
     MetricSpec(
@@ -97,15 +98,20 @@ def gene_distance_sums(x: CellExpression, rows: Tensor, y: CellExpression, other
     Returns:
         float64 ``[n]``.
     """
-    genes, sums = x.rows.shape[1], []
-    # The blocks are cut from canonical order, always alike, and multiplied on one thread: so the bits are the same.
-    with one_thread():
-        for page in torch.split(others, max(1, _PAGE_ELEMENTS // genes)):
+    pages = torch.split(others, max(1, _PAGE_ELEMENTS // x.rows.shape[1]))
+    step = max(1, _BLOCK_ELEMENTS // x.rows.shape[1])
+    parts = [slice(i, i + step) for i in range(0, len(rows), step)]
+    sums = torch.empty((len(pages), len(rows)), dtype=torch.float64, device=rows.device)
+    # Blocks are cut from canonical order, always alike, and each is multiplied on one thread: so the bits are the same.
+    with one_thread(), Workers(rows.device) as workers:
+        for page, to_page in zip(pages, sums, strict=True):
             held = y.take(page).to(rows.device)
-            sizes = tree_sum(held.square(), dim=1)
-            parts = torch.split(rows, max(1, _BLOCK_ELEMENTS // genes))
-            sums.append(torch.cat([tree_sum(_distances(held, sizes, x.take(part))) for part in parts]))
-    return tree_sum(torch.stack(sums))
+            workers.for_each(partial(_sum_part, to_page, held, tree_sum(held.square(), dim=1), x, rows), parts)
+    return tree_sum(sums)
+
+
+def _sum_part(sums: Tensor, held: Tensor, sizes: Tensor, x: CellExpression, rows: Tensor, part: slice) -> None:
+    sums[part] = tree_sum(_distances(held, sizes, x.take(rows[part])))
 
 
 def _distances(x: Tensor, sizes: Tensor, y: Tensor) -> Tensor:
@@ -138,8 +144,15 @@ class _Control:
         order, n = perturbed[order], torch.bincount(codes, minlength=groups - 1)
         cross = group_sums(gene_distance_sums(cells, order, self.cells, self.rows).unsqueeze(1), codes, groups - 1)
         cross = 2.0 * cross.squeeze(1) / (n * len(self.rows))
-        own = [tree_sum(gene_distance_sums(cells, part, cells, part)) for part in torch.split(order, n.tolist())]
-        difference = cross - torch.stack(own) / (n * n) - self.own.to(n.device)
+        members, own = torch.split(order, n.tolist()), torch.empty_like(cross)
+
+        def among(number: int) -> None:
+            part = members[number]
+            own[number] = tree_sum(gene_distance_sums(cells, part, cells, part))
+
+        with one_thread(), Workers(group.device) as workers:
+            workers.for_each(among, range(len(members)))
+        difference = cross - own / (n * n) - self.own.to(n.device)
         return torch.where(difference.abs() <= rowwise.ROUNDING * cross, 0.0, difference)
 
 

@@ -61,7 +61,7 @@ SPECS = (
             ),
         ),
         notes=(
-            "0 is what a replicate has on average: means over pairs are unbiased, so values below 0 occur, and the true "
+            "0 is what a replicate has on average: means over pairs are unbiased, so values below 0 occur, and true "
             "cells themselves score below 0. The solution's own control cells score exactly 1. U(Y) corrects the mean "
             "over all pairs for the finite number m of predicted cells, by U(Y) / m; it is let correct by no more than "
             "U(X) / n of the n true cells, or two cells far apart would score best. A single predicted cell has "

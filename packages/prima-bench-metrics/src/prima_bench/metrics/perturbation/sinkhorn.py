@@ -43,10 +43,11 @@ SPECS = (
         notes=(
             "In units of the squared median distance, so that values compare between panels. Both clouds are centred, "
             "which adds the squared distance of their means, then 50 updates of both potentials follow in the log "
-            "domain: within the solution's range the rest is below 1e-6. Of more than 200 cells of a group, 200 at even "
-            "steps in their order are taken. All cells weigh the same, so a replicate of few cells scores above 0. "
-            "With less regularisation the noise of sampling in 50 dimensions, with more the blindness to all but means, "
-            "makes a tiled mean look better than a replicate. Median distance and space as in mmd_rbf and energy_ratio."
+            "domain: within the solution's range the rest is below 1e-6. Of more than 200 cells of a group, 200 at "
+            "even steps in their order are taken. All cells weigh the same, so a replicate of few cells scores above "
+            "0. With less regularisation the noise of sampling in 50 dimensions, with more the blindness to all but "
+            "means, makes a tiled mean look better than a replicate. Median distance and space as in mmd_rbf and "
+            "energy_ratio."
         ),
     ),
 )
