@@ -306,3 +306,10 @@ def test_a_registered_solution_is_read_once_for_all_that_hold_it() -> None:
     del first, second
     gc.collect()
     assert kept() is None
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("datset", "dataset"), ("metric", "metrics"), ("solutions", "solution")])
+def test_a_misspelt_argument_is_told_from_an_option(typed: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Evaluation(TASK, **{typed: "x"})
+    assert caught.value.hint == f"Did you mean {meant}=?"

@@ -4,6 +4,7 @@ The way of the data: a problem (``problems/``) turns predictions into checked ro
 exchanges them between ranks and scores them; ``EvalResult`` records what came out. Nothing is parsed or computed here.
 """
 
+import difflib
 import math
 import time
 from collections.abc import Mapping
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from prima_bench.metrics.base import Batch, Score
+
+ARGUMENTS = ("task", "dataset", "metrics", "device", "model", "solution", "anchors")
+"""What ``Evaluation`` takes by name, beside options."""
 
 PREDICTION_OPTIONS = ("scores",)
 """Options that describe predictions, so that they may be given beside a registered dataset."""
@@ -274,6 +278,9 @@ def _source(task: str, dataset: str | None, solution: Any, options: Mapping[str,
         return Source(solution, options, None)
     own = [name for name in options if name not in PREDICTION_OPTIONS]
     if own:
+        for name in own:
+            if meant := difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.75):
+                raise UsageError(f"unknown argument {name!r}", hint=f"Did you mean {meant[0]}=?")
         raise UsageError(
             f"only a solution of your own takes {first_few(own)}",
             hint="A registered dataset knows how it is read. Add solution= to score against your own data.",
