@@ -42,8 +42,13 @@ def test_demo_ends_with_six_when_digests_differ(cli: Cli, tmp_path: Path, monkey
 
     honest = demo.score
     models = iter(range(1000))
-    # The model's name is part of a result, so another name for each run is a difference that must be seen.
-    monkeypatch.setattr(demo, "score", lambda task, shards, model: honest(task, shards, model=f"{next(models)}"))
+
+    def renamed(run: Any, shards: Any) -> Any:
+        # The model's name is part of a result, so another name for each run is a difference that must be seen.
+        run._model = run._model.model_copy(update={"name": f"{next(models)}"})
+        return honest(run, shards)
+
+    monkeypatch.setattr(demo, "score", renamed)
     monkeypatch.setattr(registry, "list_tasks", lambda: ["cell_type_annotation"])
     answer = cli("demo", "-o", tmp_path)
     assert answer.code == 6

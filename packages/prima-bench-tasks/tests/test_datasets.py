@@ -33,7 +33,9 @@ def test_all_together_stay_small() -> None:
     folder = Path(r.__file__).parent / "data"
     assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 6_000_000
     pinned = {a.uri.rpartition("/data/")[2] for key in KEYS for a in r.get_dataset(key).spec.artifacts}
-    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.h5ad")} == pinned
+    assert {
+        path.relative_to(folder).as_posix() for path in folder.rglob("*.*") if path.suffix in (".h5ad", ".json")
+    } == pinned
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -129,7 +129,7 @@ def skill(value: float | None, anchor: Anchor | None, direction: str) -> float |
         >>> anchor = Anchor(
         ...     version=1, baselines={"a": 0.5, "b": 0.4}, replicate=0.9, dynamic_range=None, discrimination=None
         ... )
-        >>> skill(0.7, anchor, "max")
+        >>> round(skill(0.7, anchor, "max"), 12)
         0.5
     """
     if value is None or anchor is None or anchor.replicate is None:

@@ -19,7 +19,7 @@ def list_baselines(task: str) -> list[str]:
 
     Example:
         >>> list_baselines("perturbation_prediction")
-        ['mean_response', 'paste_control']
+        ['mean_response', 'mean_response_tiled', 'linear', 'paste_control']
     """
     return [baseline.name for baseline in get_task(task).spec.baselines]
 

@@ -105,7 +105,7 @@ def plain(value: Any) -> Any:
 
     >>> from prima_bench.tasks.specs import BaselineSpec
     >>> plain(BaselineSpec(name="a", function="f", summary="s"))
-    {'name': 'a', 'function': 'f', 'summary': 's'}
+    {'name': 'a', 'function': 'f', 'summary': 's', 'trivial': True}
     """
     if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
