@@ -218,14 +218,13 @@ def test_text_among_numbers_names_the_column(screen: Any, tmp_path: Path) -> Non
         screen.evaluation().update(tmp_path / "p.csv")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_parquet_without_pyarrow_says_so(labelled: Any, tmp_path: Path) -> None:
+def test_parquet_without_pyarrow_says_so(labelled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     (tmp_path / "p.parquet").write_bytes(b"PAR1")
     with pytest.raises(PredictionError, match="needs pyarrow, which is not installed"):
         labelled.evaluation().update(tmp_path / "p.parquet")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
 def test_parquet(labelled: Any, tmp_path: Path) -> None:
     labelled.predictions.to_frame().to_parquet(tmp_path / "p.parquet")
     assert labelled.result(tmp_path / "p.parquet").result_digest == labelled.result().result_digest
