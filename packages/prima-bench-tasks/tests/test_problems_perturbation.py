@@ -313,3 +313,10 @@ def test_a_misspelt_argument_is_told_from_an_option(typed: str, meant: str) -> N
     with pytest.raises(UsageError) as caught:
         Evaluation(TASK, **{typed: "x"})
     assert caught.value.hint == f"Did you mean {meant}=?"
+
+
+def test_a_solution_that_is_already_open_still_checks_the_options_of_the_next() -> None:
+    held = Evaluation(TASK, metrics="mae", device="cpu")
+    with pytest.raises(UsageError, match="unknown option 'scores'"):
+        Evaluation(TASK, metrics="mae", device="cpu", scores="logit")
+    assert held is not None

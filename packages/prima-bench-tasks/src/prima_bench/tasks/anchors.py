@@ -7,8 +7,8 @@ dataset these are measured once and stored with it; on a user's own solution, wh
 
 Skill is ``(score - floor) / (ceiling - floor)``, unclipped: 0 is the best naive model, 1 the replicate. It exists only
 where the replicate beats the naive models; where it does not beat the null model, the metric is *uncalibrated* on that
-panel. Dynamic range fraction and bound discrimination follow the two measures by which Miller et al. 2025
-(doi:10.1101/2025.10.20.683304) judge metrics of perturbation models.
+panel. How far a replicate gets towards a perfect score (dynamic range), and in how many units it beats the null model
+(discrimination), say how much a metric can tell there at all.
 """
 
 import json

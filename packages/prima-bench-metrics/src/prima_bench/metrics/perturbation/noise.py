@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.batch import Batch
-from prima_bench.metrics.numerics import group_sums
 from prima_bench.metrics.perturbation.jackknife import log_sum_noise
 from prima_bench.metrics.perturbation.moments import made_sums
-from prima_bench.metrics.perturbation.pseudobulk import median_total, predicted_profiles
+from prima_bench.metrics.perturbation.pseudobulk import median_total, predicted_profiles, predicted_sums
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.rows import RowMatrix
 
@@ -52,18 +51,13 @@ def predicted_noise(batch: Batch, reference: PerturbationReference, target_sum: 
     Returns:
         Variances by code, float64 ``[1 + P, genes]``; zero for a group of one cell, and for control.
     """
-    groups = 1 + reference.num_perturbations
-
-    def sums() -> tuple[Tensor, Tensor]:
-        group = batch.tensor("group")
-        return group_sums(batch.rows("x"), group, groups), torch.bincount(group, minlength=groups)
 
     def build() -> Tensor:
         cells, group = batch.rows("x"), batch.tensor("group")
         perturbed = group.masked_fill(group == 0, -1)
         if reference.scale != "counts":
             return mean_noise(cells, perturbed, predicted_profiles(batch, reference, target_sum)[0])
-        summed, _ = batch.memo(("perturbation sums", groups), sums)  # those that the profiles are made of
+        summed, _ = predicted_sums(batch, 1 + reference.num_perturbations)
         return log_sum_noise(cells, perturbed, summed, _total(reference, target_sum))
 
     return batch.memo(("perturbation noise", reference, target_sum), build)

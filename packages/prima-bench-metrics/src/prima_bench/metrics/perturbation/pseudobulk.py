@@ -108,6 +108,11 @@ def others_mean(total: Tensor, rows: Tensor, n: int) -> Tensor:
     return (total - rows) / (n - 1)
 
 
+def predicted_sums(batch: Batch, groups: int) -> tuple[Tensor, Tensor]:
+    """Predicted expression summed by code, float64 ``[groups, genes]``, and the number of cells; made once."""
+    return batch.memo(("perturbation sums", groups), lambda: _sums(batch, groups))
+
+
 def predicted_profiles(batch: Batch, reference: "PerturbationReference", target_sum: float) -> tuple[Tensor, Tensor]:
     """Pseudobulks of the predicted cells, formed as the reference forms its own; once for all metrics of a panel.
 
@@ -121,13 +126,14 @@ def predicted_profiles(batch: Batch, reference: "PerturbationReference", target_
     """
     groups = 1 + reference.num_perturbations
 
-    def sums() -> tuple[Tensor, Tensor]:
-        group = batch.tensor("group")
-        return group_sums(batch.rows("x"), group, groups), torch.bincount(group, minlength=groups)
-
     def profiles() -> tuple[Tensor, Tensor]:
         # Sums are kept where one batch has several profiles: for counts, one for each target_sum.
-        summed, cells = batch.memo(("perturbation sums", groups), sums) if reference.scale == "counts" else sums()
+        summed, cells = predicted_sums(batch, groups) if reference.scale == "counts" else _sums(batch, groups)
         return reference.profiles_of(summed, cells, target_sum), cells
 
     return batch.memo(("perturbation profiles", reference, target_sum), profiles)
+
+
+def _sums(batch: Batch, groups: int) -> tuple[Tensor, Tensor]:
+    group = batch.tensor("group")
+    return group_sums(batch.rows("x"), group, groups), torch.bincount(group, minlength=groups)

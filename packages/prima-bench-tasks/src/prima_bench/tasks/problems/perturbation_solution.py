@@ -80,6 +80,8 @@ def open_solution(source: Source, device: torch.device) -> PerturbationSolution:
     """
     if source.dataset is None:
         return read_solution(source, device)
+    if dict(source.options) != dict(source.dataset.options):
+        return read_solution(source, device)  # which says what is wrong with the others
     key = source.dataset.digest, str(device)
     solution = _OPENED.get(key)
     if solution is None:
