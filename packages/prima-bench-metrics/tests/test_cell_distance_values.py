@@ -180,7 +180,7 @@ def test_values_equal_numpy(data: Data) -> None:
         distances = np.array([edistance(b, control) for b in pred[1:]])
         same = np.ptp(distances) <= 1e-9 * np.abs(distances).max()
         theirs = 0.0 if same else scipy.stats.pearsonr(own, distances)[0]
-        assert scores[name].value == pytest.approx(theirs, abs=1e-9), name
+        assert scores[name].value == pytest.approx(theirs, abs=1e-5), name
 
 
 @given(data=problems(), d=st.integers(1, 3))

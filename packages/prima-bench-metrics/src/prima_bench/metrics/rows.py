@@ -169,6 +169,22 @@ class RowMatrix:
                 out.view(-1).scatter_(0, place, chunk.values.index_select(0, where).to(self.dtype))
         return out
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether all chunks are sparse."""
+        return all(isinstance(c, SparseRows) for c in self._chunks)
+
+    def take_sparse(self, positions: Tensor) -> SparseRows:
+        """Copy rows out as a canonical sparse matrix of float64.
+
+        Args:
+            positions: Which rows of the view, int64 ``[k]``, in any order, repeated or not.
+        """
+        if not self.is_sparse:
+            return SparseRows.from_dense(self.take(positions).to(torch.float64))
+        lengths, columns, values = self._gather(positions)
+        return SparseRows(values, columns, lengths, self.shape[1])
+
     def select(self, positions: Tensor) -> "RowMatrix":
         """Some rows as a view over the same chunks, in any order, repeated or not.
 
@@ -205,14 +221,10 @@ class RowMatrix:
             For each block of rows: how many nonzeros each row has (int64), their columns (int32), ascending within a
             row, and their values (float64).
         """
-        all_sparse = all(isinstance(c, SparseRows) for c in self._chunks)
         for start in range(0, self.shape[0], rows_per_block):
             positions = torch.arange(start, min(start + rows_per_block, self.shape[0]), device=self.device)
-            if all_sparse:
-                yield self._gather(positions)
-            else:
-                block = SparseRows.from_dense(self.take(positions))
-                yield block.lengths, block.columns, block.values.to(torch.float64)
+            block = self.take_sparse(positions)
+            yield block.lengths, block.columns, block.values
 
     def _source(self, positions: Tensor) -> Tensor:
         return positions if self._order is None else self._order.index_select(0, positions)
@@ -252,6 +264,8 @@ class RowMatrix:
                 lengths[slots] = own
                 columns, values = chunk.columns.index_select(0, where), chunk.values.index_select(0, where)
                 parts.append((torch.repeat_interleave(slots, own), columns, values.to(torch.float64)))
+        if len(parts) == 1:
+            return lengths, *parts[0][1:]
         slot, columns, values = (torch.cat([p[i] for p in parts]) for i in range(3))
         order = torch.sort(slot, stable=True).indices
         return lengths, columns[order], values[order]

@@ -5,7 +5,7 @@ made dense as a whole. What is learnt from a solution's cells is not here.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -18,7 +18,7 @@ from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation.base import too_large_error
 from prima_bench.metrics.perturbation.pseudobulk import LARGEST, Scale
 from prima_bench.metrics.perturbation.reference import PerturbationReference, listed
-from prima_bench.metrics.rows import RowMatrix
+from prima_bench.metrics.rows import RowMatrix, SparseRows
 
 DEPTH = 1e4
 """The total that the counts of every cell are scaled to."""
@@ -62,6 +62,15 @@ class CellExpression:
         """Whether a cell's values, or their total, leave what can be scored: boolean ``[cells]``."""
         return ~((self.largest if self.totals is None else self.totals) <= LARGEST)
 
+    def size(self, positions: Tensor) -> Tensor:
+        """The largest comparable expression of some cells in size, float64 ``[k]``.
+
+        Args:
+            positions: Which cells, int64 ``[k]``.
+        """
+        largest = self.largest[positions]
+        return largest if self.totals is None else _comparable(largest, self.totals[positions])
+
     def take(self, positions: Tensor, genes: Tensor | None = None) -> Tensor:
         """Comparable expression of some cells, float64 ``[k, genes]``; zero for a cell without counts.
 
@@ -73,8 +82,23 @@ class CellExpression:
         block = (block if genes is None else block.index_select(1, genes)).to(torch.float64)
         if self.totals is None:
             return block
-        totals = self.totals[positions].unsqueeze(1)
-        return torch.log1p(block / torch.where(totals > 0, totals, 1.0) * DEPTH)
+        return _comparable(block, self.totals[positions].unsqueeze(1))
+
+    def take_stored(self, positions: Tensor) -> SparseRows:
+        """As :meth:`take`, of all genes, without the zeros; only where the rows are sparse.
+
+        Args:
+            positions: Which cells, int64 ``[k]``.
+        """
+        stored = self.rows.take_sparse(positions)
+        if self.totals is None:
+            return stored
+        totals = torch.repeat_interleave(self.totals[positions], stored.lengths)
+        return replace(stored, values=_comparable(stored.values, totals))
+
+
+def _comparable(counts: Tensor, totals: Tensor) -> Tensor:
+    return torch.log1p(counts / torch.where(totals > 0, totals, 1.0) * DEPTH)
 
 
 def blocks(rows: RowMatrix) -> Iterator[Tensor]:

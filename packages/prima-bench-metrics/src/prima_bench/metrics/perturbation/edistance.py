@@ -6,7 +6,6 @@ true cells.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -14,14 +13,14 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.base import Batch, Score
-from prima_bench.metrics.numerics import group_sums, tree_sum
+from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.cell_expression import CellExpression, predicted_expression, true_expression
 from prima_bench.metrics.perturbation.cell_metric import CellMetric
+from prima_bench.metrics.perturbation.gene_distances import distance_sums, parts
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec
-from prima_bench.metrics.threads import Workers, one_thread
 
 SPECS = (
     MetricSpec(
@@ -47,8 +46,9 @@ SPECS = (
         notes=(
             "Sees how strong an effect is, not which. Equal distances for all predictions score 0; of two "
             "perturbations it is 1 or -1. The means count each cell's distance to itself, so that the distance grows "
-            "as cells get fewer. Counts are taken as log1p of counts per 10,000. cell-eval repeats the one value on "
-            "every perturbation."
+            "as cells get fewer. Counts are taken as log1p of counts per 10,000. For the same bits on every machine, each "
+            "cell is rounded to one part in 8 million of its largest value; cell-eval computes in float32. cell-eval "
+            "repeats the one value on every perturbation."
         ),
     ),
 )
@@ -57,9 +57,6 @@ SAME_DISTANCE = "the same distance from control for all perturbations in the tar
 
 SAME = 1e-9
 """Distances that differ by less than this share are the same: small differences of large means owe it to rounding."""
-
-_BLOCK_ELEMENTS = 1 << 21
-_PAGE_ELEMENTS = 1 << 24
 
 
 def edistance_pearson(pred: Tensor, target: Tensor) -> Tensor:
@@ -86,44 +83,6 @@ def _all_same(x: Tensor) -> Tensor:
     return x.amax(dim=1) - x.amin(dim=1) <= SAME * x.abs().amax(dim=1)
 
 
-def gene_distance_sums(x: CellExpression, rows: Tensor, y: CellExpression, others: Tensor) -> Tensor:
-    """For each of some cells, the sum of its Euclidean distances over all genes to other cells.
-
-    Args:
-        x: Cells.
-        rows: Which of them, int64 ``[n]``.
-        y: Other cells, or the same.
-        others: Which of those, int64 ``[m]``.
-
-    Returns:
-        float64 ``[n]``.
-    """
-    pages = torch.split(others, max(1, _PAGE_ELEMENTS // x.rows.shape[1]))
-    step = max(1, _BLOCK_ELEMENTS // x.rows.shape[1])
-    parts = [slice(i, i + step) for i in range(0, len(rows), step)]
-    sums = torch.empty((len(pages), len(rows)), dtype=torch.float64, device=rows.device)
-    # Blocks are cut from canonical order, always alike, and each is multiplied on one thread: so the bits are the same.
-    with one_thread(), Workers(rows.device) as workers:
-        for page, to_page in zip(pages, sums, strict=True):
-            held = y.take(page).to(rows.device)
-            workers.for_each(partial(_sum_part, to_page, held, tree_sum(held.square(), dim=1), x, rows), parts)
-    return tree_sum(sums)
-
-
-def _sum_part(sums: Tensor, held: Tensor, sizes: Tensor, x: CellExpression, rows: Tensor, part: slice) -> None:
-    sums[part] = tree_sum(_distances(held, sizes, x.take(rows[part])))
-
-
-def _distances(x: Tensor, sizes: Tensor, y: Tensor) -> Tensor:
-    """Euclidean distances between rows, ``[n, m]``, by products: exactly 0 where no more than rounding is left.
-
-    ``sizes`` are the squared lengths of the rows of ``x``.
-    """
-    both = sizes.unsqueeze(1) + tree_sum(y.square(), dim=1)
-    squares = both - 2.0 * (x @ y.T)
-    return torch.where(squares <= rowwise.ROUNDING * both, 0.0, squares).sqrt_()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Control:
     """Control cells, and the mean distance among them, each with itself included, 0-d."""
@@ -135,23 +94,16 @@ class _Control:
     @classmethod
     def of(cls, cells: CellExpression, group: Tensor) -> Self:
         rows = (group == 0).nonzero().flatten()
-        return cls(cells, rows, tree_sum(gene_distance_sums(cells, rows, cells, rows)) / len(rows) ** 2)
+        sums, _ = distance_sums(cells, parts(cells, rows), cells, rows)
+        return cls(cells, rows, tree_sum(sums) / len(rows) ** 2)
 
     def distances(self, cells: CellExpression, group: Tensor, groups: int) -> Tensor:
         """E-distance of each perturbation's cells from these, float64 ``[groups - 1]``; NaN for one without cells."""
-        perturbed = (group > 0).nonzero().flatten()
-        codes, order = torch.sort(group[perturbed] - 1, stable=True)
-        order, n = perturbed[order], torch.bincount(codes, minlength=groups - 1)
-        cross = group_sums(gene_distance_sums(cells, order, self.cells, self.rows).unsqueeze(1), codes, groups - 1)
-        cross = 2.0 * cross.squeeze(1) / (n * len(self.rows))
-        members, own = torch.split(order, n.tolist()), torch.empty_like(cross)
-
-        def among(number: int) -> None:
-            part = members[number]
-            own[number] = tree_sum(gene_distance_sums(cells, part, cells, part))
-
-        with one_thread(), Workers(group.device) as workers:
-            workers.for_each(among, range(len(members)))
+        n = torch.bincount(group, minlength=groups)
+        members = torch.split(torch.sort(group, stable=True).indices, n.tolist())[1:]
+        cross, own = distance_sums(cells, members, self.cells, self.rows)
+        n = n[1:]
+        cross = 2.0 * cross / (n * len(self.rows))
         difference = cross - own / (n * n) - self.own.to(n.device)
         return torch.where(difference.abs() <= rowwise.ROUNDING * cross, 0.0, difference)
 
