@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import importlib.util
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,11 +14,25 @@ from typing import Any
 import pytest
 
 from prima_bench.storage import Credentials
-from prima_bench.storage import download as download_module
 from prima_bench.storage.client import object_client
+from prima_bench.storage.content import PART_SIZE, Content
 from prima_bench.storage.credentials import KEY_ID, REGION, SECRET
+from prima_bench.storage.transfer import retry
 
 KEYPAIR = {KEY_ID: "GOOGTESTACCESSID", SECRET: "s3cr3t-of-the-tests+/$x", REGION: "auto"}
+
+
+def _sibling(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"storage_{name}", Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+_faults = _sibling("faults")
 
 
 @dataclass(frozen=True)
@@ -43,7 +59,7 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PRIMA_BENCH_CACHE_DIR", str(cache))
     for name in KEYPAIR:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(download_module, "BACKOFF", download_module.Backoff(attempts=3, first=0.01))
+    monkeypatch.setattr(retry, "BACKOFF", retry.Backoff(attempts=3, first=0.01))
     return cache
 
 
@@ -155,3 +171,47 @@ def pin() -> Callable[[bytes], Pin]:
 def reply() -> type[Reply]:
     """Makes a scripted answer."""
     return Reply
+
+
+@pytest.fixture(scope="session")
+def fault() -> Any:
+    """Makes a misbehaviour for the fault server."""
+    return _faults.Fault
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Any]:
+    """Another such store, which nothing points to."""
+    server = _faults.FaultServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.stop()
+    thread.join()
+
+
+@pytest.fixture
+def faulty(keypair: Credentials, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A store that misbehaves as it is told, which both schemes point to."""
+    server = _faults.FaultServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("PRIMA_BENCH_S3_ENDPOINT_URL", server.url)
+    monkeypatch.setenv("PRIMA_BENCH_GCS_ENDPOINT_URL", server.url)
+    yield server
+    server.stop()
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[..., Content]:
+    """Pins bytes with or without their part digests: ``content(data, part_size=..., by_part=True)``."""
+
+    def make(data: bytes, *, part_size: int = PART_SIZE, by_part: bool = True) -> Content:
+        digests = tuple(
+            hashlib.sha256(data[start : start + part_size]).hexdigest() for start in range(0, len(data), part_size)
+        )
+        whole = hashlib.sha256(data).hexdigest()
+        return Content.pinned("gs://bucket/key", whole, len(data), digests if by_part else (), part_size)
+
+    return make

@@ -186,7 +186,7 @@ def test_a_busy_store_is_asked_again(scripted, reply, pin) -> None:
         ({"body": b"<Error><Code>SlowDown</Code></Error>", "status": 503}, TransferError, 3),
         ({"body": b"", "status": 500}, TransferError, 3),
         ({"body": b"righ", "announced": 5}, TransferError, 3),
-        ({"body": b"wrong"}, IntegrityError, 1),
+        ({"body": b"wrong"}, IntegrityError, 2),
         ({"body": b"rightright"}, IntegrityError, 1),
         ({"body": b"right", "headers": {"Content-Encoding": "gzip"}}, IntegrityError, 1),
         ({"body": b"<Error><Code>AccessDenied</Code></Error>", "status": 403}, AccessError, 1),

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from prima_bench.storage.cache import Cache
+    from prima_bench.storage.cache.store import Cache
     from prima_bench.storage.credentials import Credentials
     from prima_bench.storage.errors import (
         AccessError,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AccessError": "errors",
     "AddressError": "errors",
-    "Cache": "cache",
+    "Cache": "cache.store",
     "CacheError": "errors",
     "Credentials": "credentials",
     "CredentialsError": "errors",

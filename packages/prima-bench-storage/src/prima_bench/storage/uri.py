@@ -99,10 +99,15 @@ def check_pin(uri: str, sha256: str, size: int) -> None:
     Raises:
         AddressError: If ``sha256`` is not 64 lower-case hexadecimal digits, or ``size`` is not a count of bytes.
     """
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+    if not is_sha256(sha256):
         raise AddressError(f"{uri!r}: sha256 must be 64 lower-case hexadecimal digits, not {sha256!r}")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise AddressError(f"{uri!r}: size must be a number of bytes, not {size!r}")
+
+
+def is_sha256(value: object) -> bool:
+    """Whether a value is a sha256 as it is written here: 64 lower-case hexadecimal digits."""
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def _parse_package(uri: str, rest: str) -> PackageUri:

@@ -1,8 +1,10 @@
-"""Bytes against their pin: the size first, since it is free, then the sha256. It reads and compares, nothing else."""
+"""Bytes against their pin: the size first, since it is free, then the digests. It reads and compares, nothing else."""
 
 import hashlib
 from pathlib import Path
+from typing import BinaryIO
 
+from prima_bench.storage.content import PART_SIZE, Content, tree_name
 from prima_bench.storage.errors import IntegrityError
 
 CHUNK = 1 << 20
@@ -16,6 +18,49 @@ def sha256_of(path: Path) -> str:
     """
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def measure(path: Path, part_size: int = PART_SIZE) -> Content:
+    """The pin of a file as it is now, part digests included.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    with path.open("rb") as stream:
+        return _measure(stream, part_size)
+
+
+def _measure(stream: BinaryIO, part_size: int) -> Content:
+    whole, size = hashlib.sha256(), 0
+    digests: list[str] = []
+    while not digests or size == len(digests) * part_size:
+        part, left = hashlib.sha256(), part_size
+        while left and (chunk := stream.read(min(CHUNK, left))):
+            whole.update(chunk)
+            part.update(chunk)
+            left -= len(chunk)
+        if left == part_size and digests:
+            break
+        size += part_size - left
+        digests.append(part.hexdigest())
+    return Content(whole.hexdigest(), size, tuple(digests), part_size)
+
+
+def matches(path: Path, content: Content) -> bool:
+    """Whether a file holds exactly the pinned bytes.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    found = measure(path, content.part_size)
+    return found.size == content.size and (
+        found.digests == content.digests if content.by_part else found.sha256 == content.sha256
+    )
+
+
+def names_of(found: Content) -> tuple[str, str]:
+    """The names that a blob with these bytes may have: with part digests, and without."""
+    return tree_name(found.size, found.digests, found.part_size), found.sha256
 
 
 def verify_file(path: Path, *, uri: str, sha256: str, size: int) -> None:

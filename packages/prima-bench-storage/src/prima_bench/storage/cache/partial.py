@@ -1,0 +1,284 @@
+"""A download in the making, as files in the cache.
+
+Two kinds exist. :class:`VerifiedParts` knows the digest of every part: only verified parts are written, each at its own
+place, so any number of processes may fill one file at once and any of them may finish it. :class:`PlainFile` knows
+only the digest of the whole: its bytes are unverified until the last has come, so every process has a file of its own,
+and what an interrupted one left is copied, never continued in place.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from prima_bench.storage.cache.layout import HINT, Layout, cache_errors, publish, regular_file
+from prima_bench.storage.content import Content, Part
+from prima_bench.storage.errors import CacheError
+from prima_bench.storage.verify import CHUNK, check_sha256, check_size
+
+_LONGEST_ETAG = 1024
+_OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class _File:
+    """A file written at given places by several threads, until it is closed: then nothing is written any more."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        self._what = what
+        self._lock = threading.Lock()
+        with cache_errors(what):
+            self._handle = os.open(path, _OPEN, 0o600)
+            if not stat.S_ISREG(os.fstat(self._handle).st_mode):
+                os.close(self._handle)
+                raise OSError(f"{path} is not a regular file")
+
+    def put(self, data: memoryview, start: int) -> None:
+        with self._lock, cache_errors(self._what):
+            if self._handle < 0:
+                raise OSError("the download was given up")
+            os.lseek(self._handle, start, os.SEEK_SET)
+            while data:
+                data = data[os.write(self._handle, data) :]
+
+    def get(self, start: int, length: int) -> bytes:
+        with self._lock, cache_errors(self._what):
+            os.lseek(self._handle, start, os.SEEK_SET)
+            return os.read(self._handle, length)
+
+    def is_hole(self, start: int, length: int) -> bool:
+        """Whether nothing was ever written there, as far as the file system tells."""
+        if not hasattr(os, "SEEK_DATA"):
+            return False
+        with self._lock:
+            try:
+                return os.lseek(self._handle, start, os.SEEK_DATA) >= start + length
+            except OSError as error:
+                return error.errno == errno.ENXIO  # no data from there to the end
+
+    def resize(self, size: int) -> None:
+        with self._lock, cache_errors(self._what):
+            if os.fstat(self._handle).st_size != size:
+                os.truncate(self._handle, size)
+
+    def sync(self) -> None:
+        with cache_errors(self._what):
+            os.fsync(self._handle)
+
+    def close(self) -> None:
+        with self._lock:
+            handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+
+class VerifiedParts:
+    """The shared file of a content whose parts are pinned; verified parts and holes only.
+
+    Used as a context: the file is closed at the end, and stays for the next try unless it was published or is empty.
+    """
+
+    def __init__(self, layout: Layout, content: Content, *, uri: str) -> None:
+        self._layout = layout
+        self._content = content
+        self._uri = uri
+        with cache_errors(uri):
+            layout.create(layout.partial)
+        self._file = _File(layout.part_file(content.name), uri)
+        self._file.resize(content.size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        empty = self._content.size == 0 or self._file.is_hole(0, self._content.size)
+        self._file.close()
+        if empty:
+            with contextlib.suppress(OSError):
+                self._file.path.unlink(missing_ok=True)
+
+    def holds(self, part: Part) -> bool:
+        """Whether the part is there already, by this or another process; what is there is hashed.
+
+        Raises:
+            CacheError: If the file cannot be read.
+        """
+        if part.length and self._file.is_hole(part.start, part.length):
+            return False
+        digest = hashlib.sha256()
+        for start in range(part.start, part.start + part.length, CHUNK):
+            digest.update(self._file.get(start, min(CHUNK, part.start + part.length - start)))
+        return digest.hexdigest() == part.sha256
+
+    def write(self, part: Part, data: memoryview) -> None:
+        """Keep a part that was verified.
+
+        Raises:
+            CacheError: If it cannot be written.
+        """
+        self._file.put(data, part.start)
+
+    def publish(self) -> Path:
+        """Make the file durable and give it its name; every part must be there.
+
+        Raises:
+            CacheError: If that fails.
+        """
+        path = self._layout.blob(self._content.name)
+        self._file.sync()
+        with cache_errors(self._uri):
+            self._layout.create(path.parent)
+            publish(self._file.path, path, self._content.size)
+        return path
+
+
+class PlainFile:
+    """The own file of one process, for a content of which only the whole is pinned; written from front to back.
+
+    Used as a context: the file is closed at the end, and is kept for the next try only while its bytes may be right.
+
+    Attributes:
+        written: Bytes that are there.
+        etag: What the store called the object that they came from; None when that is not known.
+    """
+
+    def __init__(self, layout: Layout, content: Content, *, uri: str) -> None:
+        self._layout = layout
+        self._content = content
+        self._uri = uri
+        with cache_errors(uri):
+            layout.create(layout.partial)
+        self._file = _File(layout.partial / f"{content.name}.{secrets.token_hex(8)}.plain", uri)
+        self._hash = hashlib.sha256()
+        self.written = 0
+        self.etag: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if not self.written or self.etag is None:
+            self._forget(self._file.path)
+
+    def adopt(self, *, remove: bool) -> None:
+        """Take over what an interrupted download left, if it says which object it came from.
+
+        Args:
+            remove: Whether it may be deleted then; not while its owner may still be at work.
+
+        Raises:
+            CacheError: If it cannot be copied.
+        """
+        left = sorted(self._leftovers(), key=lambda path: (-path.stat().st_size, path.name))
+        for path in left:
+            etag = _read_etag(path)
+            if etag is None or path.stat().st_size > self._content.size:
+                continue
+            with cache_errors(self._uri), path.open("rb") as stream:
+                while chunk := stream.read(CHUNK):
+                    self.append(memoryview(chunk))
+            self.remember(etag)
+            break
+        for path in left if remove else ():
+            self._forget(path)
+
+    def append(self, data: memoryview) -> None:
+        """Write the next bytes.
+
+        Raises:
+            CacheError: If they cannot be written.
+            IntegrityError: If there are now more than the pin allows.
+        """
+        if self.written + len(data) > self._content.size:
+            check_size(self.written + len(data), uri=self._uri, size=self._content.size)
+        self._file.put(data, self.written)
+        self._hash.update(data)
+        self.written += len(data)
+
+    def remember(self, etag: str | None) -> None:
+        """Note which object the bytes come from, so that they can be continued.
+
+        Raises:
+            CacheError: If it cannot be written.
+        """
+        if etag is None or len(etag) > _LONGEST_ETAG or not etag.isascii() or not etag.isprintable():
+            self.etag = None
+            return
+        if etag != self.etag:
+            self.etag = etag
+            with cache_errors(self._uri):
+                _etag_file(self._file.path).write_text(etag, encoding="ascii")
+
+    def restart(self) -> None:
+        """Forget all bytes.
+
+        Raises:
+            CacheError: If the file cannot be truncated.
+        """
+        self._file.resize(0)
+        self._hash = hashlib.sha256()
+        self.written, self.etag = 0, None
+
+    def publish(self) -> Path:
+        """Check the whole, make it durable and give it its name.
+
+        Raises:
+            IntegrityError: If size or digest differ; then the bytes are forgotten.
+            CacheError: If it cannot be written.
+        """
+        path = self._layout.blob(self._content.name)
+        check_size(self.written, uri=self._uri, size=self._content.size)
+        try:
+            check_sha256(self._hash.hexdigest(), uri=self._uri, sha256=self._content.sha256)
+        except BaseException:
+            self.restart()
+            raise
+        self._file.sync()
+        with cache_errors(self._uri):
+            self._layout.create(path.parent)
+            publish(self._file.path, path, self._content.size)
+        self._forget(self._file.path)
+        return path
+
+    def _leftovers(self) -> Iterator[Path]:
+        for path in self._layout.partial.glob(f"{self._content.name}.*.plain"):
+            if path != self._file.path and regular_file(path) is not None:
+                yield path
+
+    def _forget(self, path: Path) -> None:
+        for each in (path, _etag_file(path)):
+            with contextlib.suppress(OSError):
+                each.unlink(missing_ok=True)
+
+
+def check_room(layout: Layout, needed: int, *, uri: str) -> None:
+    """Refuse a download that the disk cannot hold, before it begins.
+
+    Raises:
+        CacheError: If there is less free space than ``needed`` bytes.
+    """
+    with cache_errors(uri):
+        free = shutil.disk_usage(layout.partial).free
+    if free < needed:
+        raise CacheError(f"{uri}: needs {needed} bytes in the cache at {layout.root}, where {free} are free", hint=HINT)
+
+
+def _etag_file(path: Path) -> Path:
+    return path.with_suffix(".etag")
+
+
+def _read_etag(path: Path) -> str | None:
+    try:
+        with _etag_file(path).open("rb") as stream:
+            text = stream.read(_LONGEST_ETAG + 1).decode("ascii")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if 0 < len(text) <= _LONGEST_ETAG and text.isprintable() else None

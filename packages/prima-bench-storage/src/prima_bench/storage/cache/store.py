@@ -1,0 +1,135 @@
+"""The cache as the rest sees it: a blob is found by one look at the file system, or it is not there.
+
+A blob that has another size than it must have, or that was written to since it was verified, is never handed out: it is
+moved aside with a warning, and so is fetched again.
+"""
+
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from prima_bench.storage.cache.layout import (
+    DIRECTORY,
+    HINT,
+    Layout,
+    cache_errors,
+    is_stamped,
+    regular_file,
+    stamp,
+)
+from prima_bench.storage.content import Content
+from prima_bench.storage.errors import CacheError
+from prima_bench.storage.settings import setting
+from prima_bench.storage.verify import matches
+
+SHARED = "PRIMA_BENCH_SHARED_CACHE_DIR"
+
+_log = logging.getLogger("prima_bench.storage")
+
+
+class Cache:
+    """A folder of verified files, and perhaps others that are only read.
+
+    Attributes:
+        root: The folder.
+        layout: Where things lie in it.
+        shared: Caches that are consulted first and never written.
+    """
+
+    def __init__(self, root: Path, shared: tuple[Path, ...] = ()) -> None:
+        self.root = root
+        self.layout = Layout(root)
+        self.shared = tuple(map(Layout, shared))
+
+    @classmethod
+    def from_environment(cls) -> "Cache":
+        """The cache at ``PRIMA_BENCH_CACHE_DIR``, else in the user's cache directory.
+
+        ``PRIMA_BENCH_SHARED_CACHE_DIR`` names a cache that others filled; it is consulted first.
+        """
+        other = setting(SHARED)
+        shared = () if other is None else (_folder(other),)
+        value = setting(DIRECTORY)
+        if value is not None:
+            return cls(_folder(value), shared)
+        import platformdirs
+
+        return cls(platformdirs.user_cache_path("prima-bench", appauthor=False), shared)
+
+    def path(self, name: str) -> Path:
+        """Where the blob of that name is or would be; without part digests the name is the sha256."""
+        return self.layout.blob(name)
+
+    def find(self, content: Content) -> Path | None:
+        """The blob, if it is here and right; one look at the file system, nothing is read.
+
+        Raises:
+            CacheError: If the cache cannot be looked into.
+        """
+        for layout in (*self.shared, self.layout):
+            path = layout.blob(content.name)
+            try:
+                status = regular_file(path)
+                if status is None:
+                    continue
+                if status.st_size == content.size and is_stamped(status):
+                    return path
+                if status.st_size == content.size and matches(path, content):
+                    stamp(path)
+                    return path
+            except OSError as error:
+                raise CacheError(f"the cache at {layout.root} cannot be read: {error.strerror}", hint=HINT) from error
+            self._put_aside(layout, path)
+        return None
+
+    def view(self, folder: str, name: str, blob: Path) -> Path:
+        """A blob under a name that people know, as a hard link; the blob itself where links cannot be made.
+
+        Args:
+            folder: Name of the folder of views.
+            name: Relative path in it, with forward slashes.
+            blob: What :meth:`find` returned.
+        """
+        link = self.layout.views / folder / name
+        try:
+            found = regular_file(link)
+            if found is not None and os.path.samestat(found, blob.stat()):
+                return link
+            self.layout.create(link.parent)
+            # By way of a name of its own, so that the view is replaced in one step.
+            temporary = link.parent / f".{secrets.token_hex(8)}"
+            os.link(blob, temporary)
+            try:
+                temporary.replace(link)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except OSError:
+            return blob
+        return link
+
+    def quarantine(self, path: Path) -> Path | None:
+        """Move a damaged blob out of sight; None where that cannot be done.
+
+        Args:
+            path: A blob of this cache.
+        """
+        aside = self.layout.quarantine / f"{path.name}-{secrets.token_hex(4)}"
+        try:
+            self.layout.create(aside.parent)
+            path.replace(aside)
+        except OSError:
+            return None
+        return aside
+
+    def _put_aside(self, layout: Layout, path: Path) -> None:
+        aside = self.quarantine(path) if layout is self.layout else None
+        if aside is None:
+            _log.warning("%s: is damaged and is not used; it cannot be moved from there", path)
+        else:
+            _log.warning("%s: was damaged, is moved to %s and fetched again", path, aside)
+
+
+def _folder(value: str) -> Path:
+    with cache_errors(value):
+        return Path(os.path.expanduser(value)).absolute()  # noqa: PTH111 - Path.expanduser raises where there is no home

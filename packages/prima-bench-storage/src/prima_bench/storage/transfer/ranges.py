@@ -1,0 +1,159 @@
+"""One range of one object into memory. It trusts nothing that the transport says.
+
+The answer must name exactly the range that was asked for and the pinned size of the whole; every encoding is refused;
+bytes are counted; a connection that only drips is given up. What the bytes are is for the caller to verify.
+"""
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from urllib3.exceptions import HTTPError
+
+from prima_bench.storage.content import Part
+from prima_bench.storage.errors import IntegrityError, StorageError, TransferError
+from prima_bench.storage.transfer import retry
+from prima_bench.storage.transfer.refusals import broken_off, refused
+from prima_bench.storage.transfer.retry import CancelledError, Failure
+from prima_bench.storage.uri import ObjectUri
+from prima_bench.storage.verify import check_size
+
+_CHUNK = 1 << 20
+_NETWORK = "Check the network, then try again: what has come is kept."
+_ODD_STORE = "The store, or a proxy before it, does not do as S3 does; ask whoever runs it."
+_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An object to read, as it is pinned.
+
+    Attributes:
+        client: The boto3 client.
+        address: Where it lies.
+        size: Bytes of the whole.
+        cancelled: Set when nobody wants it any more.
+        arrived: Told the number of bytes that came; a negative one when they have to come again.
+    """
+
+    client: Any
+    address: ObjectUri
+    size: int
+    cancelled: threading.Event
+    arrived: Callable[[int], None]
+
+
+def read_range(source: Source, part: Part, into: memoryview, etag: str | None) -> str | Failure:
+    """Read one range in one request.
+
+    Args:
+        source: The object.
+        part: What to read of it.
+        into: As many bytes of memory.
+        etag: What the object was called before; another object is refused.
+
+    Returns:
+        What the store calls the object (its ETag, or nothing), or why it failed.
+
+    Raises:
+        CancelledError: If the transfer was given up.
+    """
+    wanted = {"Bucket": source.address.bucket, "Key": source.address.key}
+    if part.length:
+        wanted["Range"] = f"bytes={part.start}-{part.start + part.length - 1}"
+    if etag:
+        wanted["IfMatch"] = etag
+    got = 0
+
+    def arrived(count: int) -> None:
+        nonlocal got
+        got += count
+        source.arrived(count)
+
+    etag = ""
+    try:
+        response = source.client.get_object(**wanted)
+        etag = str(response.get("ETag") or "")
+        with contextlib.closing(response["Body"]) as body:
+            _check_announced(response, source, part)
+            failure = _fill(body._raw_stream, into, source, arrived)
+    except ClientError as error:
+        failure = refused(source.address, error)
+    except BotoCoreError as error:
+        failure = broken_off(source.address, error)
+    except (HTTPError, OSError) as error:
+        reason = f"{source.address}: {type(error).__name__} after {got} of {part.length} bytes"
+        failure = Failure(TransferError(reason, hint=_NETWORK), None)
+    except StorageError as error:
+        failure = Failure(error.with_traceback(None))
+    if failure is not None:
+        source.arrived(-got)
+        return failure
+    return etag
+
+
+def _check_announced(response: dict[str, Any], source: Source, part: Part) -> None:
+    address = source.address
+    encoding = response.get("ContentEncoding") or "identity"
+    if encoding != "identity":
+        raise IntegrityError(
+            f"{address}: is served with Content-Encoding {encoding!r}, so its bytes are not the stored ones",
+            hint="Whoever publishes it must upload it without a Content-Encoding.",
+        )
+    length = response.get("ContentLength")
+    if response["ResponseMetadata"]["HTTPStatusCode"] != 206:
+        # The whole is as good where the range is the whole.
+        if length is not None:
+            check_size(int(length), uri=str(address), size=source.size)
+        if part.length != source.size:
+            raise TransferError(
+                f"{address}: the store sends the whole object where a range was asked for",
+                hint="The store, or a proxy before it, ignores ranges; it cannot serve large artifacts.",
+            )
+        return
+    said = str(response.get("ContentRange") or "")
+    found = _RANGE.fullmatch(said)
+    if found is None:
+        raise TransferError(f"{address}: the store answers a range with Content-Range {said[:80]!r}", hint=_ODD_STORE)
+    first, last, whole = map(int, found.groups())
+    check_size(whole, uri=str(address), size=source.size)
+    if (first, last - first + 1) != (part.start, part.length) or length not in (None, part.length):
+        raise TransferError(f"{address}: the store sends another range than was asked for: {said}", hint=_ODD_STORE)
+
+
+def _fill(stream: Any, into: memoryview, source: Source, arrived: Callable[[int], None]) -> Failure | None:
+    got = counted = 0
+    since = time.monotonic()
+    # What arrives is taken at once and never waited for in large pieces, so that a drip is seen as one.
+    while got < len(into) and (chunk := stream.read1(min(_CHUNK, len(into) - got))):
+        into[got : got + len(chunk)] = chunk
+        got += len(chunk)
+        arrived(len(chunk))
+        if source.cancelled.is_set():
+            raise CancelledError
+        now = time.monotonic()
+        if now - since > retry.PATIENCE.seconds:
+            if got - counted < retry.PATIENCE.least:
+                return _stalled(source, got, len(into))
+            since, counted = now, got
+    if got < len(into):
+        reason = f"{source.address}: broke off after {got} of {len(into)} bytes"
+        return Failure(TransferError(reason, hint=_NETWORK), None)
+    if stream.read1(1):
+        raise IntegrityError(
+            f"{source.address}: more than the {len(into)} bytes came that were asked for", hint=_ODD_STORE
+        )
+    return None
+
+
+def _stalled(source: Source, got: int, length: int) -> Failure:
+    reason = (
+        f"{source.address}: fewer than {retry.PATIENCE.least} bytes came in {retry.PATIENCE.seconds:g} s, "
+        f"after {got} of {length}"
+    )
+    return Failure(TransferError(reason, hint="The connection is too slow, or the store is; try again later."), None)

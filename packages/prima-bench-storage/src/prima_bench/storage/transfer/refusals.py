@@ -1,0 +1,50 @@
+"""Errors of the client put into ours, with what to do about each.
+
+botocore's errors are looked at and dropped, never chained: its frames hold the secret.
+"""
+
+from botocore.exceptions import BotoCoreError, ClientError, ProxyConnectionError, SSLError
+
+from prima_bench.storage.client import ENDPOINT_VARIABLES
+from prima_bench.storage.credentials import KEY_ID, REGION, SECRET
+from prima_bench.storage.errors import AccessError, IntegrityError, NotFoundError, TransferError
+from prima_bench.storage.transfer.retry import Failure
+from prima_bench.storage.uri import ObjectUri
+
+_NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchVersion", "NotFound"})
+_KEYPAIR = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity", "AuthFailure"})
+_REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
+_BUSY = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "TooManyRequests"})
+
+
+def refused(address: ObjectUri, error: ClientError) -> Failure:
+    """What an answer other than success means."""
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    told = f"the store answers {status}" if code in ("", str(status)) else f"the store answers {status} {code}"
+    if status == 404 or code in _NOT_FOUND:
+        return Failure(NotFoundError(f"{address}: {told}", hint="Check the bucket and the name of the object."))
+    if status == 412:
+        hint = "It was replaced while it was read; try again."
+        return Failure(TransferError(f"{address}: {told}", hint=hint), None, replaced=True)
+    if status == 416:
+        hint = "The object is shorter than the pin says: it is another one, or an upload that was cut off."
+        return Failure(IntegrityError(f"{address}: {told}", hint=hint))
+    if status in (429, 500, 502, 503, 504) or code in _BUSY:
+        return Failure(TransferError(f"{address}: {told}", hint="The store is busy; try again later."), None)
+    if 300 <= status < 400 or code in _REGION:
+        hint = f"Set {REGION} to the bucket's region, or check {ENDPOINT_VARIABLES[address.scheme]}."
+        return Failure(AccessError(f"{address}: {told}", hint=hint))
+    if code == "RequestTimeTooSkewed":
+        return Failure(AccessError(f"{address}: {told}", hint="Set this machine's clock right."))
+    if code in _KEYPAIR:
+        return Failure(AccessError(f"{address}: {told}", hint=f"Check {KEY_ID} and {SECRET}."))
+    return Failure(AccessError(f"{address}: {told}", hint=f"The keypair in {KEY_ID} may not do this."))
+
+
+def broken_off(address: ObjectUri, error: BotoCoreError) -> Failure:
+    """What a request without an answer means."""
+    hopeless = isinstance(error, (ProxyConnectionError, SSLError))
+    hint = f"Check the network, the proxy variables and {ENDPOINT_VARIABLES[address.scheme]}, then try again."
+    reason = f"{address}: {type(error).__name__} while talking to the store"
+    return Failure(TransferError(reason, hint=hint), 1 if hopeless else None)
