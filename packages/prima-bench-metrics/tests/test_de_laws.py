@@ -235,7 +235,8 @@ def test_own_targets_are_left_out_unless_the_convention_keeps_them() -> None:
         assert_same_bits({name: before[name]}, after)
     assert before["de_auroc(exclude_targets=none)"].value != after["de_auroc(exclude_targets=none)"].value
     default = load_metric("de_recall")
-    assert default(reference).exclude_targets == default(reference, table="vcc2026").exclude_targets == "own"
+    assert default(reference).exclude_targets == "own"
+    assert default(reference, table="vcc2026").exclude_targets == "own_single"
     assert default(reference, table="cell_eval").exclude_targets == "none"
     assert default(reference, table="cell_eval", exclude_targets="own").exclude_targets == "own"
 
@@ -263,8 +264,8 @@ def _piece(x: torch.Tensor, layout: int) -> torch.Tensor | SparseRows:
 def test_shards_order_padding_layout_and_threads_give_the_same_bits(data: st.DataObject, scale: Scale) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     cells, pred = (screen(int(rng.integers(1000)), scale=scale) for _ in range(2))
-    if data.draw(st.booleans()):  # nine decades, whose sums are not exact; as counts no whole numbers
-        x = (pred.x.numpy() * rng.lognormal(-3, 2, (len(pred.x), 1)).clip(max=50)).astype(np.float32)
+    if data.draw(st.booleans()):  # decades, whose sums are not exact; as counts no whole numbers
+        x = (pred.x.numpy() * rng.lognormal(-3, 2, (len(pred.x), 1)).clip(max=20)).astype(np.float32)
         pred = Cells(torch.from_numpy(x), pred.group)
     ids = torch.from_numpy(rng.permutation(10 * len(pred.x))[: len(pred.x)])
     one_shot = panel_of(reference_of(cells, scale))

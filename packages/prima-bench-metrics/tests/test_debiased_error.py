@@ -72,7 +72,7 @@ def expected(data, convention: str, exclude: str, target_sum: float) -> tuple[Ar
 @given(
     problem=VALUES["problems"](),
     convention=st.sampled_from(("default", "vcc2026")),
-    exclude=st.sampled_from(("none", "own", "panel")),
+    exclude=st.sampled_from(("none", "own", "own_single", "panel", "panel_single")),
     target_sum=st.sampled_from((0.0, 5e4)),
 )
 def test_values_equal_numpy(problem, convention: str, exclude: str, target_sum: float) -> None:

@@ -21,16 +21,18 @@ def cells(seed: int, perturbations: int = 7, genes: int = 25) -> tuple[torch.Ten
 
 
 @pytest.mark.parametrize("distance", list(SCIPY))
-@pytest.mark.parametrize("exclude", ["none", "own", "panel"])
+@pytest.mark.parametrize("exclude", ["none", "own", "own_single", "panel", "panel_single"])
 def test_distances_and_scores_agree(distance: str, exclude: str) -> None:
     (x, group), (y, _) = cells(0), cells(1)
-    targets = [[p] if p % 2 else [] for p in range(7)]
+    targets = [[p] if p % 2 else [] for p in range(6)] + [[7, 8]]
     reference = PerturbationReference.from_cells(x, group, num_perturbations=7, scale="log1p_cp10k", targets=targets)
     batch = Batch.of(PerturbationMetric.fields, {"x": RowMatrix([y]), "group": group})
     found = retrieve(batch, reference, distance=distance, exclude_targets=exclude)  # type: ignore[arg-type]
     true, pred = ([a[group == p].mean(dim=0).numpy() for p in range(8)] for a in (x, y))
     for p in range(7):
-        left_out = {"none": [], "own": targets[p], "panel": [1, 3, 5]}[exclude]
+        single = targets[p] if len(targets[p]) == 1 else []
+        own_and_panel = {"own": targets[p], "own_single": single, "panel": [1, 3, 5, 7, 8], "panel_single": [1, 3, 5]}
+        left_out = own_and_panel.get(exclude, [])
         genes = np.setdiff1d(np.arange(25), left_out)
         row = [
             getattr(scipy.spatial.distance, SCIPY[distance])((pred[p + 1] - true[0])[genes], (t - true[0])[genes])

@@ -53,7 +53,7 @@ def problems(draw: st.DrawFn, scale: Scale | None = None) -> Data:
     y = np.maximum(0.7 * y[:, rng.permutation(genes)] if draw(st.booleans()) else y, 0)
     y = np.floor(y) if scale == "counts" else y
     y[:, 0] += 1
-    targets = [sorted(rng.choice(genes - 3, rng.integers(0, 2), replace=False).tolist()) for _ in range(p)]
+    targets = [sorted(rng.choice(genes - 2, rng.integers(0, 3), replace=False).tolist()) for _ in range(p)]
     return Data(x, group, y, predicted, targets, scale)
 
 
@@ -70,9 +70,10 @@ def profiles(data: Data, target_sum: float = 0.0) -> tuple[Array, Array]:
 
 def kept(data: Data, exclude: str) -> list[Array]:
     genes, p = data.x.shape[1], data.perturbations
-    own = [np.setdiff1d(np.arange(genes), t) for t in data.targets]
-    panel = np.setdiff1d(np.arange(genes), [g for t in data.targets for g in t])
-    return {"none": [np.arange(genes)] * p, "own": own, "panel": [panel] * p}[exclude]
+    targets = [t for t in data.targets if len(t) == 1 or not exclude.endswith("single")]
+    own = [np.setdiff1d(np.arange(genes), t if t in targets else []) for t in data.targets]
+    panel = np.setdiff1d(np.arange(genes), [g for t in targets for g in t])
+    return {"none": [np.arange(genes)] * p, "own": own, "panel": [panel] * p}[exclude.removesuffix("_single")]
 
 
 def by_unit(formula: Callable[..., float], origin: str = "control") -> Callable[..., Array]:
@@ -142,7 +143,7 @@ EXPECTED: dict[str, Callable[..., Array]] = {
     "pds_l2": discrimination(lambda e, d: float(np.linalg.norm(e - d))),
 }
 PARAMS: dict[str, st.SearchStrategy[object]] = {
-    "exclude_targets": st.sampled_from(("none", "own", "panel")),
+    "exclude_targets": st.sampled_from(("none", "own", "own_single", "panel", "panel_single")),
     "control_source": st.sampled_from(("solution", "prediction")),
     "target_sum": st.sampled_from((0.0, 1e4, 5e4)),
     "k": st.sampled_from((3, 5, 20)),

@@ -62,7 +62,7 @@ def scored(reference: PerturbationReference, x: torch.Tensor, group: object, **o
 
 @given(
     problem=VALUES["problems"](),
-    exclude=st.sampled_from(("none", "own", "panel")),
+    exclude=st.sampled_from(("none", "own", "own_single", "panel", "panel_single")),
     target_sum=st.sampled_from((0.0, 5e4)),
     leave_one_out=st.booleans(),
 )

@@ -46,7 +46,8 @@ class PerturbationMetric(BufferedMetric):
         scale: What the values are, where there is no reference: ``"log1p_cp10k"`` unless told otherwise.
         control_source: Whose control cells predicted effects are measured from. ``"prediction"`` is there for
             parity with other tools: a model can move its score by editing its control cells.
-        exclude_targets: Leave out the ``"own"`` target genes of each perturbation, or those of the whole ``"panel"``.
+        exclude_targets: Leave out the ``"own"`` target genes of each perturbation, or those of the whole ``"panel"``;
+            ``"own_single"`` and ``"panel_single"`` only those of perturbations with one target.
         **kwargs: Passed on to ``torchmetrics.Metric``.
 
     Raises:

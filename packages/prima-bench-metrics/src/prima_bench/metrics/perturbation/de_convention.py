@@ -57,7 +57,14 @@ CONVENTIONS = {
             smallest_fdr=1e-10,
         ),
         # cell-eval2 0.20 with its profiles "vcc2026" and "full". Its floor needs counts: on log scale it has none.
-        DEConvention(name="vcc2026", target_sum=1e6, min_control_cpm=5.0, pseudocount=1e-9, defined_without_calls=True),
+        DEConvention(
+            name="vcc2026",
+            target_sum=1e6,
+            min_control_cpm=5.0,
+            pseudocount=1e-9,
+            exclude_targets="own_single",
+            defined_without_calls=True,
+        ),
         # cell-eval 0.8.2, whose fold changes may be infinite.
         DEConvention(
             name="cell_eval",

@@ -46,9 +46,9 @@ SPECS = (
         notes=(
             "Sees how strong an effect is, not which. Equal distances for all predictions score 0; of two "
             "perturbations it is 1 or -1. The means count each cell's distance to itself, so that the distance grows "
-            "as cells get fewer. Counts are taken as log1p of counts per 10,000. For the same bits on every machine, each "
-            "cell is rounded to one part in 8 million of its largest value; cell-eval computes in float32. cell-eval "
-            "repeats the one value on every perturbation."
+            "as cells get fewer. Counts are taken as log1p of counts per 10,000. For the same bits on every machine, "
+            "each cell is rounded to one part in 8 million of its largest value; cell-eval computes in float32. "
+            "cell-eval repeats the one value on every perturbation."
         ),
     ),
 )

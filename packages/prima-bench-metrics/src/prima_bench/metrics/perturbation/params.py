@@ -42,32 +42,42 @@ DE_TABLE = Param(
 EXCLUDE_DE_TARGETS = Param(
     name="exclude_targets",
     default="table",
-    choices=("table", "none", "own", "panel"),
+    choices=("table", "none", "own", "own_single", "panel", "panel_single"),
     summary=(
         "Leave out the perturbation's own target genes, those of all perturbations, or none, once false discovery "
-        "rates are known; table: as its convention does, own but for cell_eval."
+        "rates are known; own_single and panel_single: only those of perturbations with one target. table: as its "
+        "convention does: own; own_single for vcc2026, none for cell_eval."
     ),
 )
 
 EXCLUDE_OWN_TARGETS = Param(
     name="exclude_targets",
     default="own",
-    choices=("none", "own", "panel"),
-    summary="Leave out the perturbation's own target genes, those of all perturbations, or none.",
+    choices=("none", "own", "own_single", "panel", "panel_single"),
+    summary=(
+        "Leave out the perturbation's own target genes, those of all perturbations, or none. "
+        "own_single, panel_single: only those of perturbations with one target, as cell-eval reads labels."
+    ),
 )
 
 EXCLUDE_PANEL_TARGETS = Param(
     name="exclude_targets",
     default="panel",
-    choices=("none", "own", "panel"),
-    summary="Leave out the target genes of all perturbations, of the one concerned, or none.",
+    choices=("none", "own", "own_single", "panel", "panel_single"),
+    summary=(
+        "Leave out the target genes of all perturbations, of the one concerned, or none. "
+        "own_single, panel_single: only those of perturbations with one target, as cell-eval reads labels."
+    ),
 )
 
 EXCLUDE_TARGETS = Param(
     name="exclude_targets",
     default="none",
-    choices=("none", "own", "panel"),
-    summary="Leave out the perturbation's own target genes, or those of all perturbations.",
+    choices=("none", "own", "own_single", "panel", "panel_single"),
+    summary=(
+        "Leave out the perturbation's own target genes, or those of all perturbations. "
+        "own_single, panel_single: only those of perturbations with one target, as cell-eval reads labels."
+    ),
 )
 
 LEAVE_ONE_OUT = Param(

@@ -16,7 +16,7 @@ from prima_bench.metrics.numerics import group_sums
 from prima_bench.metrics.perturbation.pseudobulk import Scale, log_profiles, mean_profiles, median_total, too_large
 from prima_bench.metrics.rows import RowMatrix, SparseRows
 
-ExcludeTargets = Literal["none", "own", "panel"]
+ExcludeTargets = Literal["none", "own", "own_single", "panel", "panel_single"]
 
 FIELDS = (
     Field("x", "real", "rows"),
@@ -175,17 +175,22 @@ class PerturbationReference:
         """The genes that are compared, on the cells' device.
 
         Args:
-            exclude: ``"own"`` leaves out each perturbation's targets, ``"panel"`` those of all perturbations.
+            exclude: ``"own"`` leaves out each perturbation's targets, ``"panel"`` those of all perturbations;
+                ``"own_single"`` and ``"panel_single"`` only those of perturbations with one target.
 
         Returns:
-            Boolean ``[P, genes]`` for ``"own"``, ``[genes]`` for ``"panel"``; None when all genes are compared.
+            Boolean ``[P, genes]`` for the own targets, ``[genes]`` for those of the panel; None when all genes are
+            compared.
         """
-        if exclude == "none" or self.targets is None or not any(self.targets):
+        targets = () if exclude == "none" or self.targets is None else self.targets
+        if exclude.endswith("_single"):
+            targets = tuple(t if len(t) == 1 else () for t in targets)
+        if not any(targets):
             return None
         keep = torch.ones((self.num_perturbations, self.num_genes), dtype=torch.bool, device=self.cells.device)
-        for row, columns in enumerate(self.targets):
+        for row, columns in enumerate(targets):
             keep[row, list(columns)] = False
-        return keep if exclude == "own" else keep.all(dim=0)
+        return keep if exclude.startswith("own") else keep.all(dim=0)
 
 
 def check_scale(scale: str) -> None:

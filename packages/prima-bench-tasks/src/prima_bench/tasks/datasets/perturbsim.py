@@ -55,8 +55,8 @@ SPEC = DatasetSpec(
         ArtifactSpec(
             role="anchors",
             uri="package://prima_bench.tasks/data/perturbsim-1.0.0/anchors.json",
-            sha256="58882d032144d95a0427d4917fe143d7e97fe57719f6d87cc8c68a480fb10814",
-            size=6_392,
+            sha256="91abe0699fb3d40f598f716852d33bc3f04c18846b6f1f707c0335abfe27f9c7",
+            size=6_448,
             contents="What trivial models and a replicate score, by metric; skill is measured between the two.",
         ),
     ),

@@ -71,8 +71,10 @@ preds = cells
         ),
         "fast": ("pds_cosine", "pearson_delta_pertmean", "r2_delta", "pearson_delta", "mae"),
         "vcc2026": {
-            "pds_cosine": "pds_cosine(target_sum=50000.0)",
-            "expr_mse_unbiased_capped_norm": "mse_debiased_ratio(convention=vcc2026, target_sum=50000.0)",
+            "pds_cosine": "pds_cosine(exclude_targets=panel_single, target_sum=50000.0)",
+            "expr_mse_unbiased_capped_norm": (
+                "mse_debiased_ratio(convention=vcc2026, exclude_targets=own_single, target_sum=50000.0)"
+            ),
             "direction_fidelity_yield_raw": "de_direction_fidelity(table=vcc2026)",
             "direction_reach_raw": "de_direction_reach(table=vcc2026)",
             "sig_jaccard": "de_sig_jaccard(table=vcc2026)",
@@ -84,10 +86,14 @@ preds = cells
             "mse_delta": "mse_delta(control_source=prediction)",
             "mae_delta": "mae_delta(control_source=prediction)",
             "pearson_delta": "pearson_delta(control_source=prediction)",
-            "discrimination_score_l1": "pds_l1(control_source=prediction, exclude_targets=own, ranking=position)",
-            "discrimination_score_l2": "pds_l2(control_source=prediction, exclude_targets=own, ranking=position)",
+            "discrimination_score_l1": (
+                "pds_l1(control_source=prediction, exclude_targets=own_single, ranking=position)"
+            ),
+            "discrimination_score_l2": (
+                "pds_l2(control_source=prediction, exclude_targets=own_single, ranking=position)"
+            ),
             "discrimination_score_cosine": (
-                "pds_cosine(control_source=prediction, exclude_targets=own, ranking=position)"
+                "pds_cosine(control_source=prediction, exclude_targets=own_single, ranking=position)"
             ),
             "overlap_at_N": "de_overlap_at_n(table=cell_eval)",
             "overlap_at_50": "de_overlap_at_n(k=50, table=cell_eval)",

@@ -145,7 +145,8 @@ class EvalResult(Record):
 
         Args:
             distance: ``"cosine"``, ``"l1"`` or ``"l2"``.
-            exclude_targets: Target genes that are left out: ``"none"``, ``"own"`` or those of the whole ``"panel"``.
+            exclude_targets: Target genes that are left out: ``"none"``, ``"own"`` or those of the whole ``"panel"``;
+                ``"own_single"`` and ``"panel_single"`` only those of perturbations with one target.
 
         Returns:
             A row per unit: ``score``, ``distance`` to its own true effect, ``nearest`` and ``nearest_distance``, and
