@@ -15,16 +15,16 @@ from prima_bench.metrics.base import Score
 from prima_bench.metrics.catalog import load_metric, parse_ref
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.panel import Panel
-from prima_bench.metrics.perturbation import pairwise
 from prima_bench.metrics.perturbation.anchors import other_perturbations, pasted_control, split_half
 from prima_bench.metrics.perturbation.base import ABSENT, ALONE, NO_CONTROL, NO_GENES
-from prima_bench.metrics.perturbation.cell_metric import ALIKE, ONE_CELL
-from prima_bench.metrics.perturbation.edistance import SAME_DISTANCE, EDistancePearson
-from prima_bench.metrics.perturbation.energy import FEW_CONTROL, NOISE, EnergyRatio, energy_ratio
-from prima_bench.metrics.perturbation.mmd import MMDRBF
+from prima_bench.metrics.perturbation.cells import pairwise
+from prima_bench.metrics.perturbation.cells.edistance import SAME_DISTANCE, EDistancePearson
+from prima_bench.metrics.perturbation.cells.energy import FEW_CONTROL, NOISE, EnergyRatio, energy_ratio
+from prima_bench.metrics.perturbation.cells.metric import ALIKE, ONE_CELL
+from prima_bench.metrics.perturbation.cells.mmd import MMDRBF
+from prima_bench.metrics.perturbation.cells.sinkhorn import Sinkhorn
+from prima_bench.metrics.perturbation.cells.variance import LIMIT, VarianceRatio
 from prima_bench.metrics.perturbation.reference import PerturbationReference, Scale
-from prima_bench.metrics.perturbation.sinkhorn import Sinkhorn
-from prima_bench.metrics.perturbation.variance import LIMIT, VarianceRatio
 from prima_bench.metrics.rows import SparseRows
 
 SPACE = runpy.run_path(str(Path(__file__).with_name("test_cell_distance_space.py")))

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from prima_bench.metrics.perturbation.anchors import other_perturbations, pasted_control
-from prima_bench.metrics.perturbation.edistance import EDistancePearson
-from prima_bench.metrics.perturbation.energy import EnergyRatio
+from prima_bench.metrics.perturbation.cells.edistance import EDistancePearson
+from prima_bench.metrics.perturbation.cells.energy import EnergyRatio
 
 PARITY = runpy.run_path(str(Path(__file__).with_name("test_perturbation_parity.py")))
 FOLDER = PARITY["FOLDER"]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from prima_bench.metrics.errors import ReferenceDataError
-from prima_bench.metrics.perturbation import latent
-from prima_bench.metrics.perturbation.cell_expression import CellExpression, row_totals
-from prima_bench.metrics.perturbation.exact_product import SlicedRows, row_products
-from prima_bench.metrics.perturbation.latent import latent_space, principal_axes, project, variable_genes
+from prima_bench.metrics.perturbation.cells import latent
+from prima_bench.metrics.perturbation.cells.exact_product import SlicedRows, row_products
+from prima_bench.metrics.perturbation.cells.expression import CellExpression, row_totals
+from prima_bench.metrics.perturbation.cells.latent import latent_space, principal_axes, project, variable_genes
 from prima_bench.metrics.perturbation.reference import PerturbationReference, Scale
 from prima_bench.metrics.rows import RowMatrix, SparseRows
 

@@ -16,13 +16,13 @@ from scipy.spatial.distance import cdist
 from prima_bench.metrics.base import Score
 from prima_bench.metrics.catalog import load_metric, parse_ref
 from prima_bench.metrics.panel import Panel
-from prima_bench.metrics.perturbation.cell_metric import evenly, median_distance
-from prima_bench.metrics.perturbation.edistance import edistance_pearson
-from prima_bench.metrics.perturbation.energy import energy_ratio
-from prima_bench.metrics.perturbation.latent import latent_space
-from prima_bench.metrics.perturbation.mmd import mmd_rbf
-from prima_bench.metrics.perturbation.sinkhorn import AT_MOST, UPDATES, sinkhorn
-from prima_bench.metrics.perturbation.variance import variance_ratio
+from prima_bench.metrics.perturbation.cells.edistance import edistance_pearson
+from prima_bench.metrics.perturbation.cells.energy import energy_ratio
+from prima_bench.metrics.perturbation.cells.latent import latent_space
+from prima_bench.metrics.perturbation.cells.metric import evenly, median_distance
+from prima_bench.metrics.perturbation.cells.mmd import mmd_rbf
+from prima_bench.metrics.perturbation.cells.sinkhorn import AT_MOST, UPDATES, sinkhorn
+from prima_bench.metrics.perturbation.cells.variance import variance_ratio
 
 SPACE = runpy.run_path(str(Path(__file__).with_name("test_cell_distance_space.py")))
 comparable, reference_of = SPACE["comparable"], SPACE["reference_of"]

@@ -18,12 +18,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from prima_bench.metrics.perturbation.de_calls import de_precision, de_recall, de_sig_jaccard, de_sig_mcc
-from prima_bench.metrics.perturbation.de_direction import de_direction_fidelity, de_direction_match, de_direction_reach
-from prima_bench.metrics.perturbation.de_fold_change import de_count_spearman, de_lfc_nmae, de_lfc_spearman
-from prima_bench.metrics.perturbation.de_metric import compacted
-from prima_bench.metrics.perturbation.de_overlap import de_overlap_at_n, de_precision_at_n
-from prima_bench.metrics.perturbation.de_ranking import de_auprc, de_auprc_signed, de_auroc
+from prima_bench.metrics.perturbation.de.calls import de_precision, de_recall, de_sig_jaccard, de_sig_mcc
+from prima_bench.metrics.perturbation.de.direction import de_direction_fidelity, de_direction_match, de_direction_reach
+from prima_bench.metrics.perturbation.de.fold_change import de_count_spearman, de_lfc_nmae, de_lfc_spearman
+from prima_bench.metrics.perturbation.de.metric import compacted
+from prima_bench.metrics.perturbation.de.overlap import de_overlap_at_n, de_precision_at_n
+from prima_bench.metrics.perturbation.de.ranking import de_auprc, de_auprc_signed, de_auroc
 
 
 def tables(data: st.DataObject) -> dict[str, np.ndarray]:

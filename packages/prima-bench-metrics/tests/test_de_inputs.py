@@ -11,9 +11,9 @@ from prima_bench.metrics.catalog import list_specs, load_metric, parse_ref
 from prima_bench.metrics.errors import InputError, ProfileError
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.perturbation.base import ABSENT, NO_CONTROL, NO_GENES
-from prima_bench.metrics.perturbation.de_fold_change import CONSTANT, FEW, ONE_COUNT
-from prima_bench.metrics.perturbation.de_metric import NONE_CALLED
-from prima_bench.metrics.perturbation.de_ranking import ALL_CALLED
+from prima_bench.metrics.perturbation.de.fold_change import CONSTANT, FEW, ONE_COUNT
+from prima_bench.metrics.perturbation.de.metric import NONE_CALLED
+from prima_bench.metrics.perturbation.de.ranking import ALL_CALLED
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
 NAMES = [s.name for s in list_specs("perturbation") if s.name.startswith("de_")]

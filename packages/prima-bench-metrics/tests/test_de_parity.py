@@ -12,9 +12,9 @@ import torch
 from prima_bench.metrics.base import Score
 from prima_bench.metrics.catalog import load_metric, parse_ref
 from prima_bench.metrics.panel import Panel
-from prima_bench.metrics.perturbation.de_convention import convention_of
-from prima_bench.metrics.perturbation.de_rank_sums import true_tests
-from prima_bench.metrics.perturbation.de_table import true_table
+from prima_bench.metrics.perturbation.de.convention import convention_of
+from prima_bench.metrics.perturbation.de.rank_sums import true_tests
+from prima_bench.metrics.perturbation.de.table import true_table
 from prima_bench.metrics.perturbation.reference import PerturbationReference, Scale
 from prima_bench.metrics.rows import SparseRows
 

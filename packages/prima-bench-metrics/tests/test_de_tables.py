@@ -13,8 +13,8 @@ from scipy.stats import false_discovery_control, mannwhitneyu
 from prima_bench.metrics.batch import Batch
 from prima_bench.metrics.errors import InputError, ProfileError, ReferenceDataError
 from prima_bench.metrics.fields import Field
-from prima_bench.metrics.perturbation.de_convention import CONVENTIONS, DEConvention, convention_of
-from prima_bench.metrics.perturbation.de_table import DETable, fold_change, predicted_table, true_table
+from prima_bench.metrics.perturbation.de.convention import CONVENTIONS, DEConvention, convention_of
+from prima_bench.metrics.perturbation.de.table import DETable, fold_change, predicted_table, true_table
 from prima_bench.metrics.perturbation.params import DE_TABLE
 from prima_bench.metrics.perturbation.reference import PerturbationReference, Scale
 from prima_bench.metrics.rows import SparseRows

@@ -15,13 +15,13 @@ from prima_bench.metrics.errors import InputError, ProfileError
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.perturbation.anchors import pasted_control, split_half
 from prima_bench.metrics.perturbation.base import ABSENT, NO_CONTROL, NO_GENES
-from prima_bench.metrics.perturbation.debiased_error import (
+from prima_bench.metrics.perturbation.profiles.debiased_error import (
     EffectSizeDebiased,
     MSEDebiased,
     MSEDebiasedRatio,
     mse_debiased_ratio,
 )
-from prima_bench.metrics.perturbation.noise import true_noise
+from prima_bench.metrics.perturbation.profiles.noise import true_noise
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
 NOISE = runpy.run_path(str(Path(__file__).with_name("test_noise.py")))

@@ -10,7 +10,7 @@ import pytest
 
 from prima_bench.metrics.base import Batch, RowMatrix
 from prima_bench.metrics.catalog import load_metric
-from prima_bench.metrics.perturbation.noise import predicted_noise, true_noise
+from prima_bench.metrics.perturbation.profiles.noise import predicted_noise, true_noise
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
 PARITY = runpy.run_path(str(Path(__file__).with_name("test_perturbation_parity.py")))

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prima_bench.metrics.perturbation import integer_product
-from prima_bench.metrics.perturbation.gene_distances import rounded_distances
-from prima_bench.metrics.perturbation.integer_product import LARGEST, RoundedRows, row_products
+from prima_bench.metrics.perturbation.cells import integer_product
+from prima_bench.metrics.perturbation.cells.gene_distances import rounded_distances
+from prima_bench.metrics.perturbation.cells.integer_product import LARGEST, RoundedRows, row_products
 from prima_bench.metrics.rows import SparseRows
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.numerics import group_sums
 from prima_bench.metrics.perturbation.base import PerturbationMetric
-from prima_bench.metrics.perturbation.jackknife import log_sum_noise
-from prima_bench.metrics.perturbation.noise import mean_noise, predicted_noise, true_noise
+from prima_bench.metrics.perturbation.profiles.jackknife import log_sum_noise
+from prima_bench.metrics.perturbation.profiles.noise import mean_noise, predicted_noise, true_noise
 from prima_bench.metrics.perturbation.pseudobulk import mean_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.rows import RowMatrix, SparseRows

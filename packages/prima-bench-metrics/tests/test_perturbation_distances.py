@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prima_bench.metrics.perturbation.distances import Distance, closer_and_tied
+from prima_bench.metrics.perturbation.profiles.distances import Distance, closer_and_tied
 
 DISTANCES: tuple[Distance, ...] = ("cosine", "l1", "l2")
 

@@ -12,11 +12,11 @@ from prima_bench.metrics.catalog import list_specs, load_metric
 from prima_bench.metrics.errors import InputError, ReferenceDataError
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.perturbation.base import ABSENT, ALONE, NO_CONTROL, NO_GENES
-from prima_bench.metrics.perturbation.delta_correlation import PearsonDelta
-from prima_bench.metrics.perturbation.discrimination import PDSL1, PDSCosine, pds
-from prima_bench.metrics.perturbation.profile_error import ProfileMAE
+from prima_bench.metrics.perturbation.profiles.delta_correlation import PearsonDelta
+from prima_bench.metrics.perturbation.profiles.discrimination import PDSL1, PDSCosine, pds
+from prima_bench.metrics.perturbation.profiles.error import ProfileMAE
+from prima_bench.metrics.perturbation.profiles.top_k_delta import TopKDeltaPearson
 from prima_bench.metrics.perturbation.reference import PerturbationReference
-from prima_bench.metrics.perturbation.top_k_delta import TopKDeltaPearson
 from prima_bench.metrics.rows import SparseRows
 
 X = torch.tensor(

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from prima_bench.metrics.base import Score
 from prima_bench.metrics.catalog import list_specs, load_metric, parse_ref
 from prima_bench.metrics.panel import Panel
-from prima_bench.metrics.perturbation.delta_correlation import cosine_delta, pearson_delta, spearman_delta
-from prima_bench.metrics.perturbation.profile_error import mae, mae_delta, mse, mse_delta, rmse
-from prima_bench.metrics.perturbation.r2_delta import r2_delta
+from prima_bench.metrics.perturbation.profiles.delta_correlation import cosine_delta, pearson_delta, spearman_delta
+from prima_bench.metrics.perturbation.profiles.error import mae, mae_delta, mse, mse_delta, rmse
+from prima_bench.metrics.perturbation.profiles.r2_delta import r2_delta
+from prima_bench.metrics.perturbation.profiles.top_k_delta import top_k_delta_pearson
 from prima_bench.metrics.perturbation.reference import PerturbationReference, Scale
-from prima_bench.metrics.perturbation.top_k_delta import top_k_delta_pearson
 from prima_bench.metrics.rows import SparseRows
 
 # Differential expression needs data with calls: test_de_laws holds the same laws for its metrics.

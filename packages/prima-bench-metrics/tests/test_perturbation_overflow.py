@@ -6,9 +6,9 @@ import torch
 from prima_bench.metrics.base import BufferedMetric, Score
 from prima_bench.metrics.catalog import list_specs, load_metric
 from prima_bench.metrics.errors import InputError, ProfileError, ReferenceDataError
-from prima_bench.metrics.perturbation.distances import Distance, closer_and_tied
+from prima_bench.metrics.perturbation.profiles.distances import Distance, closer_and_tied
+from prima_bench.metrics.perturbation.profiles.r2_delta import R2Delta
 from prima_bench.metrics.perturbation.pseudobulk import log_profiles
-from prima_bench.metrics.perturbation.r2_delta import R2Delta
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
 SPECS = [s for s in list_specs("perturbation") if not s.name.startswith("de_")]  # those: test_de_inputs

@@ -7,8 +7,8 @@ import torch
 
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.perturbation.base import PerturbationMetric
+from prima_bench.metrics.perturbation.profiles.retrieval import retrieve
 from prima_bench.metrics.perturbation.reference import PerturbationReference
-from prima_bench.metrics.perturbation.retrieval import retrieve
 from prima_bench.metrics.rows import RowMatrix
 
 SCIPY = {"cosine": "cosine", "l1": "cityblock", "l2": "euclidean"}

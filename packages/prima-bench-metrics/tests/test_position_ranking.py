@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from prima_bench.metrics.errors import InputError
-from prima_bench.metrics.perturbation.discrimination import PDSCosine, pds
-from prima_bench.metrics.perturbation.distances import Distance
+from prima_bench.metrics.perturbation.profiles.discrimination import PDSCosine, pds
+from prima_bench.metrics.perturbation.profiles.distances import Distance
 
 DISTANCES: dict[Distance, str] = {"cosine": "cosine", "l1": "cityblock", "l2": "euclidean"}
 

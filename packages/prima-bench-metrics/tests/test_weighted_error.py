@@ -13,9 +13,9 @@ from prima_bench.metrics.base import Score
 from prima_bench.metrics.catalog import load_metric
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.perturbation.base import ALONE, NO_GENES
-from prima_bench.metrics.perturbation.gene_weights import against_rest, gene_weights, t_statistic
+from prima_bench.metrics.perturbation.profiles.gene_weights import against_rest, gene_weights, t_statistic
+from prima_bench.metrics.perturbation.profiles.weighted_error import FEW_CELLS
 from prima_bench.metrics.perturbation.reference import PerturbationReference
-from prima_bench.metrics.perturbation.weighted_error import FEW_CELLS
 from prima_bench.metrics.rows import SparseRows
 
 VALUES = runpy.run_path(str(Path(__file__).with_name("test_perturbation_values.py")))

@@ -22,7 +22,12 @@ Constructors = Mapping[str, Callable[..., Any]]
 
 
 def modules_under(root: str) -> Iterator[tuple[str, Path]]:
-    """The module of that dotted name, or every module of the package of that name, with its file; nothing is imported.
+    """The module of that dotted name, or every module of the package of that name and of packages within it.
+
+    Nothing is imported.
+
+    Yields:
+        Dotted name and file.
 
     Raises:
         ImportError: If there is no such module, or it is not made of Python source.
@@ -37,9 +42,15 @@ def modules_under(root: str) -> Iterator[tuple[str, Path]]:
         yield root, location
         return
     for folder in location:
-        for path in sorted(Path(folder).glob("*.py")):
-            if path.stem != "__init__":
-                yield f"{root}.{path.stem}", path
+        yield from _modules_in(root, Path(folder))
+
+
+def _modules_in(package: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".py" and path.stem != "__init__":
+            yield f"{package}.{path.stem}", path
+        elif (path / "__init__.py").is_file():
+            yield from _modules_in(f"{package}.{path.name}", path)
 
 
 def read_constant(path: Path, name: str, constructors: Constructors) -> Any:

@@ -12,12 +12,12 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation.contexts import StratifiedReference
-from prima_bench.metrics.perturbation.de_convention import CONVENTIONS, DEConvention
-from prima_bench.metrics.perturbation.de_table import DETable, predicted_table, true_table
-from prima_bench.metrics.perturbation.distances import Distance
+from prima_bench.metrics.perturbation.de.convention import CONVENTIONS, DEConvention
+from prima_bench.metrics.perturbation.de.table import DETable, predicted_table, true_table
+from prima_bench.metrics.perturbation.profiles.distances import Distance
+from prima_bench.metrics.perturbation.profiles.retrieval import retrieve
 from prima_bench.metrics.perturbation.pseudobulk import predicted_profiles
 from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
-from prima_bench.metrics.perturbation.retrieval import retrieve
 from prima_bench.tasks.errors import UnknownNameError, UsageError, raised_as
 from prima_bench.tasks.problems.perturbation_solution import PerturbationSolution
 

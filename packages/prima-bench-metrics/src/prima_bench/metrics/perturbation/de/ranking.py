@@ -7,7 +7,7 @@ from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.numerics import average_ranks, tree_sum
-from prima_bench.metrics.perturbation.de_metric import DEMetric, Tables, share
+from prima_bench.metrics.perturbation.de.metric import DEMetric, Tables, share
 from prima_bench.metrics.perturbation.params import DE_SCORE, DE_TABLE, EXCLUDE_DE_TARGETS
 from prima_bench.metrics.spec import MetricSpec
 

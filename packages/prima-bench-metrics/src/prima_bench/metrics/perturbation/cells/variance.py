@@ -10,9 +10,9 @@ from prima_bench.metrics.base import Batch
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import PerturbationMetric
-from prima_bench.metrics.perturbation.cell_expression import CellExpression, predicted_expression, true_expression
-from prima_bench.metrics.perturbation.cell_metric import ONE_CELL
-from prima_bench.metrics.perturbation.latent import variable_genes
+from prima_bench.metrics.perturbation.cells.expression import CellExpression, predicted_expression, true_expression
+from prima_bench.metrics.perturbation.cells.latent import variable_genes
+from prima_bench.metrics.perturbation.cells.metric import ONE_CELL
 from prima_bench.metrics.perturbation.params import EXCLUDE_TARGETS
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.batch import Batch
-from prima_bench.metrics.perturbation.cell_expression import (
+from prima_bench.metrics.perturbation.cells.exact_product import SlicedRows, row_products
+from prima_bench.metrics.perturbation.cells.expression import (
     DEPTH,
     CellExpression,
     blocks,
     predicted_expression,
     true_expression,
 )
-from prima_bench.metrics.perturbation.exact_product import SlicedRows, row_products
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.threads import one_thread
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch, Score
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.cell_expression import CellExpression, predicted_expression, true_expression
-from prima_bench.metrics.perturbation.cell_metric import CellMetric
-from prima_bench.metrics.perturbation.gene_distances import distance_sums, parts
+from prima_bench.metrics.perturbation.cells.expression import CellExpression, predicted_expression, true_expression
+from prima_bench.metrics.perturbation.cells.gene_distances import distance_sums, parts
+from prima_bench.metrics.perturbation.cells.metric import CellMetric
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec

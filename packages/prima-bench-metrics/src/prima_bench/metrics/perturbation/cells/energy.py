@@ -17,9 +17,9 @@ from prima_bench.metrics.base import Batch
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.numerics import group_sums, tree_sum
 from prima_bench.metrics.perturbation.base import too_large_error
-from prima_bench.metrics.perturbation.cell_metric import ONE_CELL, CellMetric, Clouds, largest_size
-from prima_bench.metrics.perturbation.latent import latent_space
-from prima_bench.metrics.perturbation.pairwise import distances, pair_sum, row_sums
+from prima_bench.metrics.perturbation.cells.latent import latent_space
+from prima_bench.metrics.perturbation.cells.metric import ONE_CELL, CellMetric, Clouds, largest_size
+from prima_bench.metrics.perturbation.cells.pairwise import distances, pair_sum, row_sums
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.perturbation.rowwise import ROUNDING
 from prima_bench.metrics.spec import MetricSpec, Param

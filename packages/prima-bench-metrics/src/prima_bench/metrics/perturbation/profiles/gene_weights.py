@@ -12,8 +12,8 @@ from torch import Tensor
 
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.cell_expression import true_expression
-from prima_bench.metrics.perturbation.moments import made_sums
+from prima_bench.metrics.perturbation.cells.expression import true_expression
+from prima_bench.metrics.perturbation.profiles.moments import made_sums
 from prima_bench.metrics.perturbation.pseudobulk import mean_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM
-from prima_bench.metrics.perturbation.profile_metric import Rows, RowwiseMetric
+from prima_bench.metrics.perturbation.profiles.metric import Rows, RowwiseMetric
 from prima_bench.metrics.spec import MetricSpec
 
 SPECS = (

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.numerics import group_sums, tree_sum
-from prima_bench.metrics.perturbation.moments import Stored, add, over_groups, stored_values
+from prima_bench.metrics.perturbation.profiles.moments import Stored, add, over_groups, stored_values
 from prima_bench.metrics.rows import RowMatrix
 
 _SLOW = 1 / 8

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.numerics import tree_mean, tree_sum
-from prima_bench.metrics.perturbation.cell_metric import ALIKE, CellMetric, evenly, typical_distance
-from prima_bench.metrics.perturbation.pairwise import distances
+from prima_bench.metrics.perturbation.cells.metric import ALIKE, CellMetric, evenly, typical_distance
+from prima_bench.metrics.perturbation.cells.pairwise import distances
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec
 

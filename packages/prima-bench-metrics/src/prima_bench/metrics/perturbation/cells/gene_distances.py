@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.numerics import tree_sum
-from prima_bench.metrics.perturbation.cell_expression import CellExpression
-from prima_bench.metrics.perturbation.integer_product import RoundedRows, row_products
+from prima_bench.metrics.perturbation.cells.expression import CellExpression
+from prima_bench.metrics.perturbation.cells.integer_product import RoundedRows, row_products
 from prima_bench.metrics.perturbation.rowwise import ROUNDING
 from prima_bench.metrics.threads import Workers, one_thread
 

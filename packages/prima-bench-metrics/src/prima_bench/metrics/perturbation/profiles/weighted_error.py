@@ -14,9 +14,9 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.numerics import tree_mean, tree_sum
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.gene_weights import gene_weights, t_statistic
 from prima_bench.metrics.perturbation.params import EXCLUDE_TARGETS, LEAVE_ONE_OUT, TARGET_SUM
-from prima_bench.metrics.perturbation.profile_metric import Rows, RowwiseMetric
+from prima_bench.metrics.perturbation.profiles.gene_weights import gene_weights, t_statistic
+from prima_bench.metrics.perturbation.profiles.metric import Rows, RowwiseMetric
 from prima_bench.metrics.perturbation.pseudobulk import mean_of_others
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec

@@ -10,7 +10,7 @@ from prima_bench.metrics.base import Batch, Score
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.numerics import average_ranks, tree_sum
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.de_metric import NONE_CALLED, DEMetric, Tables, compacted
+from prima_bench.metrics.perturbation.de.metric import NONE_CALLED, DEMetric, Tables, compacted
 from prima_bench.metrics.perturbation.params import DE_TABLE, EXCLUDE_DE_TARGETS
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec, Param

@@ -15,8 +15,8 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.differential.fdr import benjamini_hochberg
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.de_convention import DEConvention
-from prima_bench.metrics.perturbation.de_rank_sums import DETests, predicted_tests, true_tests
+from prima_bench.metrics.perturbation.de.convention import DEConvention
+from prima_bench.metrics.perturbation.de.rank_sums import DETests, predicted_tests, true_tests
 from prima_bench.metrics.perturbation.pseudobulk import predicted_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
@@ -82,7 +82,7 @@ def true_table(reference: PerturbationReference, convention: DEConvention) -> DE
         ReferenceDataError: If expression is too large to be tested.
 
     Example:
-        >>> from prima_bench.metrics.perturbation.de_convention import convention_of
+        >>> from prima_bench.metrics.perturbation.de.convention import convention_of
         >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [4.0, 0.0], [3.0, 0.0]])
         >>> reference = PerturbationReference.from_cells(
         ...     x, torch.tensor([0, 0, 1, 1]), num_perturbations=1, scale="log1p_cp10k"

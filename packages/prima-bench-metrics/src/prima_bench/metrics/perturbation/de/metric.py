@@ -13,8 +13,8 @@ from torch import Tensor
 
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.perturbation.base import PerturbationMetric
-from prima_bench.metrics.perturbation.de_convention import convention_of
-from prima_bench.metrics.perturbation.de_table import DETable, predicted_table, true_table
+from prima_bench.metrics.perturbation.de.convention import convention_of
+from prima_bench.metrics.perturbation.de.table import DETable, predicted_table, true_table
 from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
 
 NONE_CALLED = "no differentially expressed genes in the solution"

@@ -11,7 +11,7 @@ from torch import Tensor
 from prima_bench.metrics.numerics import average_ranks, tree_mean
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, LEAVE_ONE_OUT, TARGET_SUM
-from prima_bench.metrics.perturbation.profile_metric import Rows, RowwiseMetric
+from prima_bench.metrics.perturbation.profiles.metric import Rows, RowwiseMetric
 from prima_bench.metrics.perturbation.pseudobulk import mean_of_others
 from prima_bench.metrics.spec import MetricSpec
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.perturbation.de_metric import DEMetric, Tables, compacted, share
+from prima_bench.metrics.perturbation.de.metric import DEMetric, Tables, compacted, share
 from prima_bench.metrics.perturbation.params import DE_TABLE, EXCLUDE_DE_TARGETS
 from prima_bench.metrics.spec import MetricSpec
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.distances import Distance, closer_and_tied
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_PANEL_TARGETS, RANKING, TARGET_SUM
-from prima_bench.metrics.perturbation.profile_metric import ProfileMetric, Rows
+from prima_bench.metrics.perturbation.profiles.distances import Distance, closer_and_tied
+from prima_bench.metrics.perturbation.profiles.metric import ProfileMetric, Rows
 from prima_bench.metrics.perturbation.reference import ExcludeTargets
 from prima_bench.metrics.spec import MetricSpec
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.base import Batch
-from prima_bench.metrics.perturbation.discrimination import pds
-from prima_bench.metrics.perturbation.distances import Distance
+from prima_bench.metrics.perturbation.profiles.discrimination import pds
+from prima_bench.metrics.perturbation.profiles.distances import Distance
 from prima_bench.metrics.perturbation.pseudobulk import predicted_profiles
 from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation.base import PerturbationMetric
-from prima_bench.metrics.perturbation.latent import latent_space, predicted_coordinates
-from prima_bench.metrics.perturbation.pairwise import distances
+from prima_bench.metrics.perturbation.cells.latent import latent_space, predicted_coordinates
+from prima_bench.metrics.perturbation.cells.pairwise import distances
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.perturbation.rowwise import ROUNDING
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.base import Batch
-from prima_bench.metrics.perturbation.cell_metric import ALIKE, CellMetric, typical_distance
-from prima_bench.metrics.perturbation.pairwise import pair_sum
+from prima_bench.metrics.perturbation.cells.metric import ALIKE, CellMetric, typical_distance
+from prima_bench.metrics.perturbation.cells.pairwise import pair_sum
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.spec import MetricSpec
 

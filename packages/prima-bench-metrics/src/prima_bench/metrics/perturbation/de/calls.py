@@ -7,7 +7,7 @@ The strongest of them are compared in ``de_overlap``; which way and how much gen
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.perturbation.de_metric import DEMetric, Tables, share
+from prima_bench.metrics.perturbation.de.metric import DEMetric, Tables, share
 from prima_bench.metrics.perturbation.params import DE_TABLE, EXCLUDE_DE_TARGETS
 from prima_bench.metrics.spec import MetricSpec
 

@@ -17,9 +17,9 @@ from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.base import ABSENT
-from prima_bench.metrics.perturbation.noise import predicted_noise, true_noise
 from prima_bench.metrics.perturbation.params import DEBIASED_CONVENTION, EXCLUDE_OWN_TARGETS, TARGET_SUM
-from prima_bench.metrics.perturbation.profile_metric import ProfileMetric, Rows
+from prima_bench.metrics.perturbation.profiles.metric import ProfileMetric, Rows
+from prima_bench.metrics.perturbation.profiles.noise import predicted_noise, true_noise
 from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
 from prima_bench.metrics.spec import MetricSpec
 

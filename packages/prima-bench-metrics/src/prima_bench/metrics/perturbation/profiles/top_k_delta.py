@@ -6,9 +6,9 @@ from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.perturbation import rowwise
-from prima_bench.metrics.perturbation.delta_correlation import pearson_delta
 from prima_bench.metrics.perturbation.params import CONTROL_SOURCE, EXCLUDE_TARGETS, TARGET_SUM
-from prima_bench.metrics.perturbation.profile_metric import Rows, RowwiseMetric
+from prima_bench.metrics.perturbation.profiles.delta_correlation import pearson_delta
+from prima_bench.metrics.perturbation.profiles.metric import Rows, RowwiseMetric
 from prima_bench.metrics.spec import MetricSpec, Param
 
 SPECS = (
