@@ -48,23 +48,29 @@ def screen(seed: int, log: bool, scale: float = 1.0) -> anndata.AnnData:
     return anndata.AnnData(x, obs=pd.DataFrame({"target": labels}, index=names), var=var)
 
 
+def solution(case: str, seed: int = 1) -> Any:
+    """What the case's predictions are scored against."""
+    if case.startswith("perturbation"):
+        return screen(seed, case.endswith("log"))
+    truth = np.random.default_rng(seed).choice(["B", "NK", "T", "pDC"], 60, p=[0.5, 0.3, 0.15, 0.05])
+    return pd.DataFrame({"type": truth}, index=[f"c{i}" for i in range(60)])
+
+
 def evaluation(case: str, seed: int = 1, **changes: Any) -> Evaluation:
     """A run of every metric of the case's task."""
     if case.startswith("perturbation"):
-        log = case.endswith("log")
         arguments: dict[str, Any] = {
             "task": "perturbation_prediction",
-            "solution": screen(seed, log),
+            "solution": solution(case, seed),
             "perturbation_key": "target",
             "control": "control",
-            "scale": "log1p_cp10k" if log else "counts",
+            "scale": "log1p_cp10k" if case.endswith("log") else "counts",
             "target_map": {"AHR": "AHR", "KLF1": "KLF1", "AHR+KLF1": "AHR+KLF1", "one cell": []},
         }
     else:
-        truth = np.random.default_rng(seed).choice(["B", "NK", "T", "pDC"], 60, p=[0.5, 0.3, 0.15, 0.05])
-        frame = pd.DataFrame({"type": truth}, index=[f"c{i}" for i in range(60)])
         classes = ["B", "NK", "T", "absent", "pDC"]
-        arguments = {"task": "cell_type_annotation", "solution": frame, "label_key": "type", "classes": classes}
+        truth = solution(case, seed)
+        arguments = {"task": "cell_type_annotation", "solution": truth, "label_key": "type", "classes": classes}
     arguments |= {"metrics": every_metric(arguments["task"]), "device": "cpu", "model": case}
     return Evaluation(**arguments | changes)
 

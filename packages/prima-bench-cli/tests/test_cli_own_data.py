@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from prima_bench.cli.own_data import OF_PREDICTIONS, OPTIONAL, REQUIRED, as_options, read_classes
 from prima_bench.tasks import registry
 from prima_bench.tasks.errors import UsageError
-from prima_bench.tasks.evaluation import PREDICTION_OPTIONS, Evaluation
+from prima_bench.tasks.evaluation import Evaluation
+from prima_bench.tasks.request import PREDICTION_OPTIONS
 from prima_bench.tasks.results.schema import EvalResult
 
 Cli = Callable[..., Any]

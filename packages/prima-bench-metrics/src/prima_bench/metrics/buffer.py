@@ -65,6 +65,11 @@ class RowBuffer(SafeMetric):
         """Rows held, repeated ones included: this rank's, or those of all ranks while synced."""
         return sum(len(c) for c in self._state("index_chunks"))
 
+    @property
+    def chunks(self) -> list[Chunk]:
+        """The rows held, in the chunks in which they lie; the tensors are the buffer's own, not to be written to."""
+        return self._chunks()
+
     @contextmanager
     def synced(self) -> Iterator[Batch]:
         """The rows of all ranks as one batch; afterwards this rank holds its own rows again.

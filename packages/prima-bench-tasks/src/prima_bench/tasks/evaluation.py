@@ -4,33 +4,41 @@ The way of the data: a problem (``problems/``) turns predictions into checked ro
 exchanges them between ranks and scores them; ``EvalResult`` records what came out. Nothing is parsed or computed here.
 """
 
-import difflib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from pydantic import ValidationError
 
 from prima_bench.metrics.device import resolve_device
-from prima_bench.metrics.errors import ConflictingRowsError, MetricError, ProfileError, ReferenceDataError, SyncError
+from prima_bench.metrics.errors import (
+    ConflictingRowsError,
+    MetricError,
+    ProfileError,
+    ReferenceDataError,
+    SyncError,
+)
 from prima_bench.metrics.threads import one_thread
 from prima_bench.tasks.anchors import UNCALIBRATED, Anchored, Anchors, measure, uncalibrated
-from prima_bench.tasks.artifacts import solution_path, stored_anchors
+from prima_bench.tasks.artifacts import stored_anchors
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
 from prima_bench.tasks.inputs.arguments import check_arguments
-from prima_bench.tasks.inputs.ledger import Ledger
 from prima_bench.tasks.names import MetricSelection
-from prima_bench.tasks.problems.base import Detailed, Source, open_problem
-from prima_bench.tasks.registry import get_dataset, get_task, resolve_metrics
+from prima_bench.tasks.problems.base import Detailed, open_problem
+from prima_bench.tasks.registry import get_task, resolve_metrics
+from prima_bench.tasks.request import dataset_record, model_record, source_of
 from prima_bench.tasks.results.assemble import metric_identities, provenance, score_records, units_record
 from prima_bench.tasks.results.detail import Detail
 from prima_bench.tasks.results.digest import comparability_key
-from prima_bench.tasks.results.records import DatasetRecord, ModelRecord, PredictionsRecord, TaskRecord
+from prima_bench.tasks.results.records import PredictionsRecord, TaskRecord
 from prima_bench.tasks.results.schema import EvalResult
-from prima_bench.tasks.specs import digest_of
+from prima_bench.tasks.states.holdings import Holdings
+from prima_bench.tasks.states.records import SUFFIX, MetricRecord, StateRecord, kept_options, write_state
+from prima_bench.tasks.states.reopening import arguments_of, open_states, refuse_changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,12 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from prima_bench.metrics.base import Batch, Score
-
-ARGUMENTS = ("task", "dataset", "metrics", "device", "model", "solution", "anchors")
-"""What ``Evaluation`` takes by name, beside options."""
-
-PREDICTION_OPTIONS = ("scores",)
-"""Options that describe predictions, so that they may be given beside a registered dataset."""
 
 
 class Evaluation:
@@ -100,22 +102,22 @@ class Evaluation:
         check_arguments(task, dataset, metrics, device, anchors)
         spec = get_task(task).spec
         self._refs = resolve_metrics(task, metrics)
-        self._model = _model_record(model)
-        source = _source(task, dataset, solution, options)
+        self._model = model_record(model)
+        source = source_of(task, dataset, solution, options)
         with raised_as(UsageError, MetricError):
             self._device = resolve_device(device)
         with one_thread():
             self._problem = open_problem(spec, source, self._device)
         self._panel = self._problem.panel(self._refs)
-        self._ledger = Ledger(self._problem.identity_hint)
-        self._ignored = False
+        self._held = Holdings(self._problem, self._panel)
         self._task = TaskRecord(name=spec.name, version=spec.version, digest=spec.digest)
-        self._dataset = _dataset_record(source, self._problem.solution_digest)
+        self._dataset = dataset_record(source, self._problem.solution_digest)
         # Ranks that score against different things must not exchange rows.
         self._panel.schema_tag = comparability_key(
             self._task.model_dump(), self._dataset.model_dump(), metric_identities(self._refs)
         )
-        self._state = object()
+        self._own = source.dataset is None
+        self._options = dict(options)
         self._anchors = None if source.dataset is None else stored_anchors(source.dataset)
         self._measure_anchors = anchors and self._anchors is None
         if self._measure_anchors and not isinstance(self._problem, Anchored):
@@ -140,11 +142,7 @@ class Evaluation:
         """
         with one_thread(), self._timed(), _kernel_errors():
             encoded = self._problem.encode(predictions, ids, perturbation, context)
-            self._ledger.check(encoded.rows)
-            self._panel.extend(encoded.chunks)
-            self._state = object()
-            self._ledger.add(encoded.rows)
-            self._ignored = self._ignored or encoded.ignored
+            self._held.add(encoded)
 
     def compute(self) -> EvalResult:
         """Score everything that was handed in, on all ranks alike. More updates may follow.
@@ -178,7 +176,7 @@ class Evaluation:
             provenance=provenance(str(self._device), self._seconds),
             flags=[*flags, *self._uncalibrated(anchors)],
         )
-        return result.attach(Detail(self, self._state))
+        return result.attach(Detail(self, self._held.mark))
 
     def detail(self, state: object, table: str, arguments: dict[str, Any]) -> "pd.DataFrame | None":
         """A table about the predictions, for ``EvalResult``; on several ranks, to be asked for on all of them.
@@ -194,7 +192,7 @@ class Evaluation:
         Raises:
             UsageError: If the task has no such table.
         """
-        if state is not self._state:
+        if state is not self._held.mark:
             return None
         if not isinstance(self._problem, Detailed):
             raise UsageError(f"{self._task.name} has no {table}", hint="It is a table of perturbation tasks.")
@@ -212,11 +210,112 @@ class Evaluation:
 
     def reset(self) -> None:
         """Forget all predictions; the solution and the metrics stay."""
-        self._panel.reset()
-        self._state = object()
-        self._ledger.clear()
-        self._ignored = False
+        self._held.clear()
         self._seconds = 0.0
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write what was handed in so far, whole or not at all: to go on later, or to merge with other parts.
+
+        On several ranks each writes what it holds itself. Nothing in the file can run code; a solution of your own is
+        not in it.
+
+        Args:
+            path: A file whose name ends in ``.pbstate``.
+
+        Raises:
+            DataError: If the file cannot be written.
+            UsageError: If the path names no such file.
+        """
+        if not isinstance(path, str | PathLike) or Path(path).suffix != SUFFIX:
+            raise UsageError(f"{path!r} names no state", hint=f"Name a file that ends in {SUFFIX}, as run{SUFFIX}.")
+        runs, arrays = self._held.stored()
+        write_state(Path(path), self._head(runs), arrays)
+        return Path(path)
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | PathLike[str],
+        *,
+        solution: Any = None,
+        device: str | torch.device | None = None,
+        **options: Any,
+    ) -> Self:
+        """Go on from a state that :meth:`save` wrote: its rows are handed in, and more may follow.
+
+        Rows that are handed in again count once, so that a run may start over with its first shard.
+
+        Args:
+            path: The state.
+            solution: The solution, where the state is of a run on data of your own; its content must be the same.
+            device: As in the constructor.
+            **options: How the solution is read, where that cannot be kept in a file: a ``target_map`` from a table.
+
+        Raises:
+            DataError: If the state is missing, damaged, newer than this release, or holds what no update could bring.
+            IncomparableError: If task, dataset, solution or metrics are not what they were.
+            UsageError: If the solution or an option is missing, or given for nothing.
+
+        Example:
+            >>> import pandas as pd, tempfile
+            >>> truth = pd.DataFrame({"type": ["B", "T", "T"]}, index=["c1", "c2", "c3"])
+            >>> run = Evaluation("cell_type_annotation", solution=truth, label_key="type", metrics="accuracy")
+            >>> run.update(pd.Series(["B", "T"], index=["c1", "c2"]))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     state = run.save(f"{folder}/run.pbstate")
+            ...     again = Evaluation.resume(state, solution=truth)
+            >>> again.update(pd.Series(["B"], index=["c3"]))
+            >>> again.compute().scores["accuracy"].value
+            0.6666666666666666
+        """
+        return cls.merge([path], solution=solution, device=device, **options)
+
+    @classmethod
+    def merge(
+        cls,
+        paths: Sequence[str | PathLike[str]],
+        *,
+        solution: Any = None,
+        device: str | torch.device | None = None,
+        **options: Any,
+    ) -> Self:
+        """One evaluation of the rows of several states, such as those of an array job.
+
+        The result is that of one run that was handed all rows, whatever their split. Arguments and errors are those of
+        :meth:`resume`; besides
+
+        Raises:
+            PredictionError: If two states give one row two contents.
+            IncomparableError: If the states are not of one task, dataset, panel and model.
+        """
+        files = open_states(paths)
+        run = cls(device=device, **arguments_of(files[0], solution, options))
+        refuse_changed(files[0], run._head([]))
+        for file in files:
+            run._held.restore(file)
+            run._seconds += file.head.seconds
+        return run
+
+    def _head(self, runs: list[dict[str, int]]) -> StateRecord:
+        options, again = kept_options(self._options)
+        return StateRecord(
+            task=self._task,
+            dataset=self._dataset,
+            own=self._own,
+            metrics=[
+                MetricRecord(ref=str(ref), version=identity["version"], alias=ref.alias)
+                for ref, identity in zip(self._refs, metric_identities(self._refs), strict=True)
+            ],
+            model=self._model,
+            options=options,
+            again=again,
+            anchors=self._own and (self._measure_anchors or self._anchors is not None),
+            ignored=self._held.ignored,
+            seconds=self._seconds,
+            form=self._held.ledger.form,
+            n_rows=self._panel.n_rows,
+            runs=runs,
+        )
 
     def __repr__(self) -> str:
         metrics = ", ".join(map(str, self._refs))
@@ -225,7 +324,7 @@ class Evaluation:
     def _refuse_nothing(self, batch: "Batch") -> None:
         if batch.n:
             return
-        if self._ignored:
+        if self._held.ignored:
             raise PredictionError(
                 f"no predictions were handed in, only {self._problem.ignored}, which are taken from the solution",
                 hint=f"Predict every {self._problem.unit_kind} of the solution.",
@@ -252,7 +351,7 @@ class Evaluation:
                 "predictions of one form.",
             ) from error
         except ConflictingRowsError as error:
-            names = self._problem.names_of(error.rows) or self._ledger.names_of(error.rows)
+            names = self._problem.names_of(error.rows) or self._held.ledger.names_of(error.rows)
             raise PredictionError(
                 f"rows came more than once with different content: {first_few(names)}",
                 hint=self._problem.identity_hint,
@@ -269,53 +368,6 @@ class Evaluation:
 def _kernel_errors() -> "Iterator[None]":
     with raised_as(PredictionError, MetricError), raised_as(DataError, ReferenceDataError):
         yield
-
-
-def _source(task: str, dataset: str | None, solution: Any, options: Mapping[str, Any]) -> Source:
-    if solution is not None:
-        if dataset is not None:
-            raise UsageError("give dataset= or solution=, not both", hint="A dataset brings its own solution.")
-        return Source(solution, options, None)
-    own = [name for name in options if name not in PREDICTION_OPTIONS]
-    if own:
-        for name in own:
-            if meant := difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.75):
-                raise UsageError(f"unknown argument {name!r}", hint=f"Did you mean {meant[0]}=?")
-        raise UsageError(
-            f"only a solution of your own takes {first_few(own)}",
-            hint="A registered dataset knows how it is read. Add solution= to score against your own data.",
-        )
-    spec = get_dataset(dataset, task=task).spec
-    return Source(solution_path(spec), {**spec.options, **options}, spec)
-
-
-def _dataset_record(source: Source, solution_digest: str) -> DatasetRecord:
-    spec = source.dataset
-    if spec is None:
-        short = solution_digest.partition(":")[2][:12]
-        return DatasetRecord(name="local", version=short, digest=solution_digest, solution_digest=solution_digest)
-    return DatasetRecord(name=spec.name, version=spec.version, digest=spec.digest, solution_digest=solution_digest)
-
-
-def _model_record(model: str | Mapping[str, Any] | None) -> ModelRecord:
-    if model is None:
-        return ModelRecord()
-    described = {"name": model} if isinstance(model, str) else model
-    why = f"it is of type {type(model).__name__}"
-    if isinstance(described, Mapping):
-        try:
-            record = ModelRecord.model_validate(dict(described))
-            digest_of(record.model_dump())
-            return record
-        except ValidationError as error:
-            where = error.errors(include_url=False)[0]["loc"][:2]
-            why = f"{'.'.join(map(str, where))!r} is unknown or of the wrong type"
-        except ValueError:  # a lone surrogate, or an integer of thousands of digits
-            why = "it cannot be written to a file"
-    raise UsageError(
-        f"model= is no description of a model: {why}",
-        hint="Give a name, or a dict of name, version and params; params may be strings, finite numbers and booleans.",
-    )
 
 
 def _refuse_infinite(scores: "Mapping[str, Score]") -> None:

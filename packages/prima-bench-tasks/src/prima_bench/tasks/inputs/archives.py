@@ -8,7 +8,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,13 @@ class RefusedContent(ValueError):
         self.hint = hint
 
 
-def read_arrays(path: Path, bound: Callable[[int], None]) -> dict[str, Any]:
+def read_arrays(path: Path, bound: Callable[[int], None], only: Collection[str] | None = None) -> dict[str, Any]:
     """The arrays of an npz file; nothing in it can run code or claim more memory than it fills.
 
     Args:
         path: The file.
         bound: Called with the size of all arrays before any is read, in bytes; raises where that is too large.
+        only: Names of those to read; None for all.
 
     Raises:
         RefusedContent: If a member is no array of plain values, or not as long as its header says.
@@ -57,8 +58,10 @@ def read_arrays(path: Path, bound: Callable[[int], None]) -> dict[str, Any]:
             _check_header(archive, member)
         arrays = {}
         for member in members:
+            name = member.filename.removesuffix(".npy")
+            if only is not None and name not in only:
+                continue
             with archive.open(member) as stream:
-                name = member.filename.removesuffix(".npy")
                 arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
         return arrays
 

@@ -42,6 +42,9 @@ class Ledger:
 
     Args:
         hint: How to mend a contradiction; depends on what makes up a row's identity.
+
+    Attributes:
+        form: What kind of prediction they are; None before the first update.
     """
 
     def __init__(self, hint: str) -> None:
@@ -53,7 +56,7 @@ class Ledger:
         self._index: Int64 = np.zeros(0, dtype=np.int64)
         self._digests: Int64 = np.zeros(0, dtype=np.int64)
         self._names: list[tuple[Int64, Ids]] = []
-        self._form: str | None = None
+        self.form: str | None = None
 
     def check(self, rows: Rows) -> None:
         """Compare an update with itself and with what came before; nothing is remembered.
@@ -61,9 +64,9 @@ class Ledger:
         Raises:
             PredictionError: If one name has two contents, or the kind of prediction changed.
         """
-        if self._form not in (None, rows.form):
+        if self.form not in (None, rows.form):
             raise PredictionError(
-                f"this update gives {rows.form}, earlier ones gave {self._form}",
+                f"this update gives {rows.form}, earlier ones gave {self.form}",
                 hint="Give all predictions of a run in one form.",
             )
         order = np.argsort(rows.index, kind="stable")
@@ -87,7 +90,16 @@ class Ledger:
         self._digests = np.concatenate([self._digests, rows.digests])[where]
         self._index = index
         self._names.append((rows.index, rows.ids))
-        self._form = rows.form
+        self.form = rows.form
+
+    @property
+    def held(self) -> Rows | None:
+        """All rows taken so far, repeated ones included; None before the first update."""
+        if self.form is None:
+            return None
+        index = np.concatenate([held for held, _ in self._names])
+        ids = np.concatenate([names for _, names in self._names])
+        return Rows(ids, index, self._digests[np.searchsorted(self._index, index)], self.form)
 
     def names_of(self, index: Any) -> list[str]:
         """The names of rows by their row ids; those that another rank handed in have none here."""

@@ -17,7 +17,7 @@ from prima_bench.tasks.inputs.vocabulary import normalise
 FROM_LABELS = "labels"
 FROM_MEASURED_LABELS = "measured_labels"
 NO_TARGETS = "none"
-_WORDS = (FROM_LABELS, FROM_MEASURED_LABELS, NO_TARGETS)
+WORDS = (FROM_LABELS, FROM_MEASURED_LABELS, NO_TARGETS)
 SEPARATOR = "+"
 
 
@@ -93,7 +93,7 @@ def _entries(target_map: Mapping[Any, Any], separator: str, error: type[PrimaBen
 def _table(path: Path, separator: str) -> dict[str, list[str]]:
     if path.suffix not in (".csv", ".tsv"):
         raise UsageError(
-            f"target_map {str(path)!r} is neither a .csv or .tsv file nor one of {', '.join(map(repr, _WORDS))}",
+            f"target_map {str(path)!r} is neither a .csv or .tsv file nor one of {', '.join(map(repr, WORDS))}",
             hint="'labels' reads every label as its target gene; else give a dict, or a table of label and genes.",
         )
     with opened(path, error=DataError) as frame:
