@@ -30,10 +30,10 @@ def test_linear_expression_that_overflows_is_refused():
         rank_sum_test(X * 300, GROUP, 2, linear="expm1")
 
 
-def test_scaled_values_that_overflow_are_refused():
-    scale = torch.tensor([1.0, 1e308, 1.0], dtype=torch.float64)
+def test_quotients_that_overflow_are_refused():
+    total = torch.tensor([1.0, 1e-308, 1.0], dtype=torch.float64)
     with pytest.raises(InputError, match=r"genes \[0\]"):
-        rank_sum_test(X, GROUP, 2, scale=scale)
+        rank_sum_test(X, GROUP, 2, total=total)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_scaled_values_that_overflow_are_refused():
         ({"group": GROUP + 1}, "group 2 is outside 0 to 1"),
         ({"n_groups": 0}, "n_groups"),
         ({"linear": "log"}, "linear='log'"),
-        ({"scale": torch.ones(2, dtype=torch.float64)}, "3 cells need one scale each"),
-        ({"scale": torch.ones(3, dtype=torch.int64)}, "3 cells need one scale each"),
-        ({"scale": torch.tensor([1.0, -1.0, torch.nan])}, r"scales of 2 cells .*\[1, 2\]"),
-        ({"control_scale": torch.ones(3)}, "control_scale needs a control"),
+        ({"total": torch.ones(2, dtype=torch.float64)}, "3 cells need one total each"),
+        ({"total": torch.ones(3, dtype=torch.int64)}, "3 cells need one total each"),
+        ({"total": torch.tensor([1.0, 0.0, torch.nan])}, r"totals of 2 cells .*\[1, 2\]"),
+        ({"control_total": torch.ones(3)}, "control_total needs a control"),
         ({"control": X[:, :1]}, "control must have the genes"),
-        ({"control": X, "control_scale": torch.ones(2)}, "control: 3 cells need one scale each"),
+        ({"control": X, "control_total": torch.ones(2)}, "control: 3 cells need one total each"),
         ({"control": X.bool()}, "control must be real"),
     ],
 )

@@ -79,15 +79,15 @@ def test_means_of_many_large_values_are_exact_and_do_not_depend_on_their_order()
 @pytest.mark.parametrize("size", [1, 100, 5_000, 1 << 30])
 def test_any_size_of_blocks_gives_the_same_bits(data, sparse, size, monkeypatch):
     x, group = data
-    scale = torch.from_numpy(np.random.default_rng(1).uniform(0.5, 2.0, len(group)))
-    expected = _bits(rank_sum_test(x, group, N_GROUPS, scale=scale))
+    total = torch.from_numpy(np.random.default_rng(1).uniform(0.5, 2.0, len(group)))
+    expected = _bits(rank_sum_test(x, group, N_GROUPS, total=total))
     x = SparseRows.from_dense(x) if sparse else x
     for module, name in ((rank_sum, "_SPAN"), (rank_sum, "_BLOCK"), (spans, "_TAKEN"), (spans, "_SEARCHED")):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, size)
-            assert _bits(rank_sum_test(x, group, N_GROUPS, scale=scale)) == expected
+            assert _bits(rank_sum_test(x, group, N_GROUPS, total=total)) == expected
     monkeypatch.setattr(spans, "_SAMPLED_ROWS", 1)
-    assert _bits(rank_sum_test(x, group, N_GROUPS, scale=scale)) == expected
+    assert _bits(rank_sum_test(x, group, N_GROUPS, total=total)) == expected
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -150,9 +150,9 @@ def test_places_are_those_of_what_is_not_zero(devices, monkeypatch):
 
 def test_gradients_are_neither_asked_for_nor_kept():
     x = torch.rand(6, 2, requires_grad=True)
-    scale = torch.rand(6, dtype=torch.float64, requires_grad=True)
+    total = torch.rand(6, dtype=torch.float64, requires_grad=True)
     for rows in (x, SparseRows.from_dense(x)):
-        result = rank_sum_test(rows, torch.tensor([0, 0, 0, 1, 1, 1]), 2, scale=scale)
+        result = rank_sum_test(rows, torch.tensor([0, 0, 0, 1, 1, 1]), 2, total=total)
         assert not any(getattr(result, f.name).requires_grad for f in fields(result))
 
 

@@ -1,4 +1,4 @@
-"""What a rank-sum test reads: chunks of cells as they lie in memory, with the group and the scale of each row.
+"""What a rank-sum test reads: chunks of cells as they lie in memory, with the group and the total of each row.
 
 Nothing here depends on the order of cells, so they are taken in the order in which they lie.
 """
@@ -27,30 +27,30 @@ class Cells:
         x: Their expression and perhaps that of others, ``[rows, genes]``, dense or canonical sparse.
         rows: The row of each cell, ascending, int64 ``[cells]``; None for all rows, each once.
         group: The group of each cell, int32 ``[cells]``.
-        scale: What the values of each cell are multiplied by, float64 ``[cells]``; None for nothing.
+        total: What the values of each cell are divided by, float64 ``[cells]``; None for nothing.
     """
 
     x: Tensor | SparseRows
     rows: Tensor | None
     group: Tensor
-    scale: Tensor | None
+    total: Tensor | None
 
 
 def read_cells(
-    x: Matrix, group: Tensor, scale: Tensor | None, n_groups: int, name: str, *, control: bool = True
+    x: Matrix, group: Tensor, total: Tensor | None, n_groups: int, name: str, *, control: bool = True
 ) -> list[Cells]:
-    """Check one matrix with its groups and scales, and give its chunks without cells of negative groups.
+    """Check one matrix with its groups and totals, and give its chunks without cells of negative groups.
 
     Args:
         x: ``[cells, genes]``.
         group: Integer ``[cells]``, below ``n_groups``; negative for cells to be left out.
-        scale: ``[cells]``, finite and not negative; None for ones.
+        total: ``[cells]``, finite and positive; None for ones.
         n_groups: Number of groups.
         name: What error messages call the matrix.
         control: Whether cells of group 0 take part.
 
     Raises:
-        InputError: If shapes, dtypes, groups or scales are not as said above.
+        InputError: If shapes, dtypes, groups or totals are not as said above.
     """
     if len(x.shape) != 2 or x.dtype not in _DTYPES:
         raise InputError(f"{name} must be real [cells, genes], not {x.dtype} {tuple(x.shape)}")
@@ -62,31 +62,31 @@ def read_cells(
     group = group.to(device=x.device, dtype=torch.int64)
     if n and int(group.max()) >= n_groups:
         raise InputError(f"{name}: group {int(group.max())} is outside 0 to {n_groups - 1}")
-    if scale is not None:
-        scale = _checked_scale(scale, n, name).to(x.device)
+    if total is not None:
+        total = _checked_total(total, n, name).to(x.device)
     if isinstance(x, SparseRows):
         x = x.canonical(name)
     return list(
         _parts(
             x if isinstance(x, RowMatrix) else RowMatrix([x]),
             group if control else group.masked_fill(group == 0, -1),
-            scale,
+            total,
             name,
         )
     )
 
 
-def _checked_scale(scale: Tensor, n: int, name: str) -> Tensor:
-    if scale.shape != (n,) or not scale.is_floating_point():
-        raise InputError(f"{name}: {n} cells need one scale each, float64, not {scale.dtype} {tuple(scale.shape)}")
-    scale = scale.detach().to(torch.float64)
-    wrong = (~(scale.isfinite() & (scale >= 0))).nonzero().flatten().tolist()
+def _checked_total(total: Tensor, n: int, name: str) -> Tensor:
+    if total.shape != (n,) or not total.is_floating_point():
+        raise InputError(f"{name}: {n} cells need one total each, float64, not {total.dtype} {tuple(total.shape)}")
+    total = total.detach().to(torch.float64)
+    wrong = (~(total.isfinite() & (total > 0))).nonzero().flatten().tolist()
     if wrong:
-        raise InputError(f"{name}: the scales of {len(wrong)} cells are negative or not finite: {wrong[:5]}")
-    return scale
+        raise InputError(f"{name}: the totals of {len(wrong)} cells are not positive or not finite: {wrong[:5]}")
+    return total
 
 
-def _parts(x: RowMatrix, group: Tensor, scale: Tensor | None, name: str) -> Iterator[Cells]:
+def _parts(x: RowMatrix, group: Tensor, total: Tensor | None, name: str) -> Iterator[Cells]:
     """The chunks of a view that show cells of any group."""
     cells = (group >= 0).nonzero().flatten()
     source, by_source = torch.sort(cells if x._order is None else x._order[cells])
@@ -97,8 +97,8 @@ def _parts(x: RowMatrix, group: Tensor, scale: Tensor | None, name: str) -> Iter
         if end > seen:
             rows, shown = source[seen:end] - first, cells[seen:end]
             as_they_lie = torch.equal(rows, torch.arange(last - first, device=rows.device))
-            own_scale = None if scale is None else scale[shown]
-            yield Cells(_checked(chunk, name), None if as_they_lie else rows, group[shown].to(torch.int32), own_scale)
+            own_total = None if total is None else total[shown]
+            yield Cells(_checked(chunk, name), None if as_they_lie else rows, group[shown].to(torch.int32), own_total)
         first, seen = last, end
 
 

@@ -50,8 +50,8 @@ def rank_sum_test(
     n_groups: int,
     *,
     control: Matrix | None = None,
-    scale: Tensor | None = None,
-    control_scale: Tensor | None = None,
+    total: Tensor | None = None,
+    control_total: Tensor | None = None,
     linear: Linear = "identity",
 ) -> RankSums:
     """Test every group of cells against the control, two-sided, gene by gene.
@@ -61,7 +61,7 @@ def rank_sum_test(
     of cells, how they are cut into chunks, dense or sparse storage, or the number of threads.
 
     Values are compared exactly, in float64, which holds those of every smaller dtype and integers up to 2^53; with
-    ``scale``, what is compared is the product in float64. Two values are tied when they are equal there. Zeros that
+    ``total``, what is compared is the quotient in float64. Two values are tied when they are equal there. Zeros that
     are not stored are ranked as one tie. Of the matrix, a million nonzeros at a time are copied for each thread.
 
     Args:
@@ -69,9 +69,9 @@ def rank_sum_test(
         group: The group of each cell, integer ``[cells]``: 0 for the control, 1 to P; negative to leave a cell out.
         n_groups: 1 + P.
         control: The control cells, ``[control cells, genes]``; given, rows of ``x`` with group 0 are left out.
-        scale: What every value of a cell is multiplied by before ranks and means, not negative, float64 ``[cells]``;
-            for counts, a common total over the cell's total.
-        control_scale: The same for ``control``.
+        total: What every value of a cell is divided by before ranks and means, positive, float64 ``[cells]``: for
+            counts, what they add up to. One division is correctly rounded, so equal shares stay tied.
+        control_total: The same for ``control``.
         linear: How values become linear expression for the means: as they are, or by ``expm1``.
 
     Returns:
@@ -93,17 +93,17 @@ def rank_sum_test(
         raise InputError(f"n_groups must count the control and the groups, not be {n_groups}")
     if linear not in ("identity", "expm1"):
         raise InputError(f"linear={linear!r} is neither identity nor expm1")
-    if control is None and control_scale is not None:
-        raise InputError("control_scale needs a control", hint="Without a control, scale holds for all cells of x.")
+    if control is None and control_total is not None:
+        raise InputError("control_total needs a control", hint="Without a control, total holds for all cells of x.")
     if control is not None and (control.shape[1:] != x.shape[1:] or control.device != x.device):
         raise InputError(
             f"control must have the genes and the device of x, {tuple(x.shape[1:])} on {x.device}, "
             f"not {tuple(control.shape[1:])} on {control.device}"
         )
     with Workers(x.device) as workers:
-        cells = read_cells(x, group, scale, n_groups, "x", control=control is None)
+        cells = read_cells(x, group, total, n_groups, "x", control=control is None)
         if control is not None:
-            cells += read_cells(control, torch.zeros(control.shape[0], dtype=torch.int64), control_scale, 1, "control")
+            cells += read_cells(control, torch.zeros(control.shape[0], dtype=torch.int64), control_total, 1, "control")
         n_cells = torch.zeros(n_groups, dtype=torch.int64, device=x.device)
         for part in cells:
             n_cells += torch.bincount(part.group, minlength=n_groups)

@@ -23,7 +23,7 @@ class Nonzeros:
 
     Attributes:
         gene: Column of each, counted from the first of these genes, int32 ``[k]``.
-        value: ``[k]``, multiplied by the cell's scale, in float64 then.
+        value: ``[k]``, divided by the cell's total, in float64 then.
         group: Int32 ``[k]``.
     """
 
@@ -80,14 +80,14 @@ class SparseColumns:
         for start in range(0, len(ends), step):
             part = slice(start, start + step)
             where, lengths = _runs(self._cuts[number][part], ends[part])
-            total = len(where)
+            stored = len(where)
             gene = self._x.columns.index_select(0, where).to(torch.int32).sub_(first)
             value = self._x.values.index_select(0, where)
-            group = torch.repeat_interleave(cells.group[part], lengths, output_size=total)
-            scale = cells.scale
-            if scale is not None:
-                scale = torch.repeat_interleave(scale[part], lengths, output_size=total)
-            parts.append(_scaled(Nonzeros(gene, value, group), scale))
+            group = torch.repeat_interleave(cells.group[part], lengths, output_size=stored)
+            total = cells.total
+            if total is not None:
+                total = torch.repeat_interleave(total[part], lengths, output_size=stored)
+            parts.append(_divided(Nonzeros(gene, value, group), total))
         return parts
 
 
@@ -120,9 +120,9 @@ class DenseColumns:
             place = nonzero_places(x, mask)
             row, gene = place >> bits, place & ((1 << bits) - 1)
             value = _flat(x).index_select(0, row * x.stride(0) + gene * x.stride(1))
-            scale = None if cells.scale is None else cells.scale[part].index_select(0, row)
+            total = None if cells.total is None else cells.total[part].index_select(0, row)
             stored = Nonzeros(gene.to(torch.int32), value, cells.group[part].index_select(0, row))
-            parts.append(_scaled(stored, scale))
+            parts.append(_divided(stored, total))
         return parts
 
 
@@ -146,11 +146,11 @@ def _flat(x: Tensor) -> Tensor:
     return x.as_strided((extent,), (1,))
 
 
-def _scaled(stored: Nonzeros, scale: Tensor | None) -> Nonzeros:
+def _divided(stored: Nonzeros, total: Tensor | None) -> Nonzeros:
     value = stored.value
-    if scale is not None:
-        value = value.to(torch.float64) * scale
-        kept = value != 0  # a product may be too small for float64
+    if total is not None:
+        value = value.to(torch.float64) / total
+        kept = value != 0  # a quotient may be too small for float64
         if not bool(kept.all()):
             return Nonzeros(stored.gene[kept], value[kept], stored.group[kept])
     elif value.dtype in (torch.float16, torch.bfloat16):

@@ -2,10 +2,11 @@
 
 Counts are tested as shares of their cell's total: one division, correctly rounded, so that two cells with the same
 share are tied whatever their totals. A total common to all cells changes no rank, and scales the means; so the tests
-serve every convention. What a convention makes of them is ``de_table``'s job.
+serve every convention. What a convention makes of them is ``table``'s job.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -44,7 +45,7 @@ class DETests:
 
     def log_means(self, target_sum: float) -> Tensor:
         """For counts, the mean of ``log1p`` of scaled counts by code, float64 ``[1 + perturbations, genes]``."""
-        scale = target_sum / torch.where(self.sizes > 0, self.sizes, 1.0)
+        scale = target_sum / _divisors(self.sizes)
         groups = len(self.sums.n_cells)
         return mean_profiles(group_sums(_LogScaled(self.cells, scale), self.group, groups), self.sums.n_cells)
 
@@ -54,7 +55,8 @@ class ControlFacts:
     """What a solution's control cells say.
 
     Attributes:
-        cells: They themselves; counts as shares.
+        cells: They themselves.
+        totals: For counts, the total of each of them, float64 ``[cells]``; 1 for a cell without counts.
         expressed: Which share of them expresses each gene, float64 ``[genes]``.
         smallest_mean: The smallest mean that they could show: the median over cells of the smallest positive value,
             divided by the number of cells; in shares for counts, in linear expression otherwise. 0 where no cell
@@ -62,6 +64,7 @@ class ControlFacts:
     """
 
     cells: RowMatrix
+    totals: Tensor | None
     expressed: Tensor
     smallest_mean: float
 
@@ -76,16 +79,15 @@ def true_tests(reference: PerturbationReference) -> tuple[DETests, ControlFacts]
         ReferenceDataError: If values are too large to be tested.
     """
     if reference not in _TRUE:
-        tests, rows, large = _tests(reference.cells, reference.group, reference)
+        tests, large = _tests(reference.cells, reference.group, reference)
         if wrong := large.nonzero().flatten().tolist():
             raise ReferenceDataError(
                 f"the solution's expression is too large to be tested in group {listed(wrong)}",
                 hint="Code 0 is the control. Are its values what the scale says?",
             )
-        control = rows.select((reference.group == 0).nonzero().flatten())
-        if reference.scale == "counts":
-            control = _copied(control, control.device)  # a view would keep the shares of all cells
-        _TRUE[reference] = tests, _facts(control, reference.scale)
+        control = (reference.group == 0).nonzero().flatten()
+        totals = _divisors(tests.sizes[control]) if reference.scale == "counts" else None
+        _TRUE[reference] = tests, _facts(reference.cells.select(control), totals)
     return _TRUE[reference]
 
 
@@ -103,10 +105,8 @@ def predicted_tests(batch: Batch, reference: PerturbationReference, control_sour
 
     def build() -> DETests:
         own = control_source == "prediction"
-        control = None if own else true_tests(reference)[1].cells
-        if control is not None and control.device != batch.device:
-            control = _copied(control, batch.device)
-        tests, _, large = _tests(batch.rows("x"), batch.tensor("group"), reference, control)
+        control = None if own else true_tests(reference)[1]
+        tests, large = _tests(batch.rows("x"), batch.tensor("group"), reference, control)
         needed = reference.cells_per_group.to(batch.device) > 0
         needed[0] = own
         if wrong := (needed & large).nonzero().flatten().tolist():
@@ -117,18 +117,34 @@ def predicted_tests(batch: Batch, reference: PerturbationReference, control_sour
 
 
 def _tests(
-    cells: RowMatrix, group: Tensor, reference: PerturbationReference, control: RowMatrix | None = None
-) -> tuple[DETests, RowMatrix, Tensor]:
-    """The tests, the values tested, and in which groups values are too large, boolean ``[groups]``."""
+    cells: RowMatrix, group: Tensor, reference: PerturbationReference, control: ControlFacts | None = None
+) -> tuple[DETests, Tensor]:
+    """The tests, and in which groups values are too large, boolean ``[groups]``."""
     groups, counts = 1 + reference.num_perturbations, reference.scale == "counts"
     sizes = _sizes(cells, reference.scale)
     fits = sizes <= LARGEST
     large = torch.zeros(groups, dtype=torch.bool, device=group.device)
     large[group[~fits]] = True
-    rows = _shares(cells, torch.where(fits & (sizes > 0), sizes, 1.0)) if counts else cells
-    tested = torch.where(fits, group, -1)
-    sums = rank_sum_test(rows, tested, groups, control=control, linear="identity" if counts else "expm1")
-    return DETests(sums, cells, group, sizes), rows, large
+    sums = rank_sum_test(
+        cells,
+        torch.where(fits, group, -1),
+        groups,
+        control=None if control is None else _on(cells.device, control.cells),
+        total=_divisors(torch.where(fits, sizes, 1.0)) if counts else None,
+        control_total=None if control is None else control.totals,
+        linear="identity" if counts else "expm1",
+    )
+    return DETests(sums, cells, group, sizes), large
+
+
+def _divisors(totals: Tensor) -> Tensor:
+    return torch.where(totals > 0, totals, 1.0)
+
+
+def _on(device: torch.device, cells: RowMatrix) -> RowMatrix:
+    if cells.device == device:
+        return cells
+    return RowMatrix([SparseRows.from_dense(cells.take(positions)).to(device) for positions in _blocks(cells)])
 
 
 def _sizes(cells: RowMatrix, scale: Scale) -> Tensor:
@@ -149,44 +165,42 @@ def _sizes(cells: RowMatrix, scale: Scale) -> Tensor:
 
 def _whole_totals(x: Tensor | SparseRows) -> Tensor | None:
     """The sum of each row, exact in whatever order it is made; None unless all values are whole numbers."""
-    if isinstance(x, SparseRows):
-        running = torch.cat([x.values.new_zeros(1, dtype=torch.float64), x.values.cumsum(0, dtype=torch.float64)])
-        ends = x.lengths.cumsum(0)
-        fits = float(running[-1]) < _WHOLE and _is_whole(x.values)
-        return running[ends] - running[ends - x.lengths] if fits else None
-    parts = torch.split(x, _BLOCK_ROWS)
-    totals = torch.cat([part.sum(dim=1, dtype=torch.float64) for part in parts])
-    return totals if bool((totals < _WHOLE).all()) and all(map(_is_whole, parts)) else None
+    totals = []
+    for part in _parts(x):
+        values = part.values if isinstance(part, SparseRows) else part
+        if not _is_whole(values):
+            return None
+        totals.append(_row_sums(part))
+        if not bool((totals[-1] < _WHOLE).all()):
+            return None
+    return torch.cat(totals)
+
+
+def _parts(x: Tensor | SparseRows) -> Iterator[Tensor | SparseRows]:
+    """A few rows at a time."""
+    if isinstance(x, Tensor):
+        yield from torch.split(x, _BLOCK_ROWS)
+        return
+    start = 0
+    for lengths in torch.split(x.lengths, _BLOCK_ROWS):
+        stop = start + int(lengths.sum())
+        yield SparseRows(x.values[start:stop], x.columns[start:stop], lengths, x.n_columns)
+        start = stop
+
+
+def _row_sums(x: Tensor | SparseRows) -> Tensor:
+    if isinstance(x, Tensor):
+        return x.sum(dim=1, dtype=torch.float64)
+    running = torch.cat([x.values.new_zeros(1, dtype=torch.float64), x.values.cumsum(0, dtype=torch.float64)])
+    ends = x.lengths.cumsum(0)
+    return running[ends] - running[ends - x.lengths]
 
 
 def _is_whole(x: Tensor) -> bool:
     return not x.is_floating_point() or bool((x == x.floor()).all())
 
 
-def _shares(cells: RowMatrix, totals: Tensor) -> RowMatrix:
-    """The same view of counts divided by the total of their cell, sparse."""
-    n = sum(c.shape[0] for c in cells._chunks)
-    rows = torch.ones(n, dtype=torch.float64, device=cells.device)
-    rows[cells._source(torch.arange(cells.shape[0], device=cells.device))] = totals
-    chunks = list[Tensor | SparseRows]()
-    start = 0
-    for chunk in cells._chunks:
-        stop = start + chunk.shape[0]
-        if isinstance(chunk, SparseRows):
-            chunks.append(_divided(chunk, rows[start:stop]))
-        else:
-            parts = zip(torch.split(chunk, _BLOCK_ROWS), torch.split(rows[start:stop], _BLOCK_ROWS), strict=True)
-            chunks += [_divided(SparseRows.from_dense(x), t) for x, t in parts]
-        start = stop
-    return RowMatrix(chunks, cells._order)
-
-
-def _divided(x: SparseRows, totals: Tensor) -> SparseRows:
-    total = torch.repeat_interleave(totals, x.lengths, output_size=len(x.values))
-    return SparseRows(x.values.double() / total, x.columns, x.lengths, x.n_columns)
-
-
-def _facts(control: RowMatrix, scale: Scale) -> ControlFacts:
+def _facts(control: RowMatrix, totals: Tensor | None) -> ControlFacts:
     n = max(1, control.shape[0])
     expressed = torch.zeros(control.shape[1], dtype=torch.int64, device=control.device)
     parts = [torch.zeros(0, dtype=torch.float64, device=control.device)]
@@ -195,12 +209,10 @@ def _facts(control: RowMatrix, scale: Scale) -> ControlFacts:
         expressed += (block > 0).sum(dim=0)
         parts.append(torch.where(block > 0, block, torch.inf).amin(dim=1))
     least = torch.cat(parts)
+    least = least.expm1() if totals is None else least / totals
     least = torch.sort(least[least.isfinite()]).values
-    if not len(least):
-        return ControlFacts(control, expressed.double() / n, 0.0)
-    least = least if scale == "counts" else least.expm1()
-    median = (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2
-    return ControlFacts(control, expressed.double() / n, float(median) / n)
+    median = (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2 if len(least) else least.new_zeros(())
+    return ControlFacts(control, totals, expressed.double() / n, float(median) / n)
 
 
 class _LogScaled(RowMatrix):
@@ -212,10 +224,6 @@ class _LogScaled(RowMatrix):
 
     def take(self, positions: Tensor) -> Tensor:
         return torch.log1p(super().take(positions).double() * self._scale[positions].unsqueeze(1))
-
-
-def _copied(cells: RowMatrix, device: torch.device) -> RowMatrix:
-    return RowMatrix([SparseRows.from_dense(cells.take(positions)).to(device) for positions in _blocks(cells)])
 
 
 def _blocks(cells: RowMatrix) -> tuple[Tensor, ...]:
