@@ -20,6 +20,8 @@ from prima_bench.metrics.perturbation.de.rank_sums import DETests, predicted_tes
 from prima_bench.metrics.perturbation.pseudobulk import predicted_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
+_BLOCK_ROWS = 16
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DETable:
@@ -136,8 +138,12 @@ def fold_change(mean: Tensor, control: Tensor, pseudocount: float) -> Tensor:
         >>> fold_change(torch.tensor([[4.0, 0.0, 0.0]]), torch.tensor([1.0, 1.0, 0.0]), 0.0)
         tensor([[2., -inf, 0.]], dtype=torch.float64)
     """
-    mean, control = (x.double().clamp(min=0.0) + pseudocount for x in (mean, control))
-    return torch.where(rowwise.difference(mean, control) == 0, 0.0, torch.log2(mean / control))
+    control = control.double().clamp(min=0.0) + pseudocount
+    change = torch.empty(mean.shape, dtype=torch.float64, device=mean.device)
+    for rows, out in zip(torch.split(mean, _BLOCK_ROWS), torch.split(change, _BLOCK_ROWS), strict=True):
+        own = rows.double().clamp(min=0.0) + pseudocount
+        torch.log2(own / control, out=out).masked_fill_(rowwise.difference(own, control) == 0, 0.0)
+    return change
 
 
 def _truth(reference: PerturbationReference, convention: DEConvention) -> _Truth:
