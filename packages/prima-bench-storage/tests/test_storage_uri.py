@@ -173,7 +173,7 @@ def test_every_error_says_what_the_command_line_ends_with() -> None:
     import prima_bench.storage as storage
 
     errors = [getattr(storage, name) for name in storage.__all__ if name.endswith("Error")]
-    assert len(errors) == 10
+    assert len(errors) == 12
     for error in errors:
         assert issubclass(error, StorageError)
         assert error("m", hint="h").hint == "h"

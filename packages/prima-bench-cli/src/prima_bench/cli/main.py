@@ -18,6 +18,7 @@ import typer
 
 from prima_bench.cli.commands import (
     baseline,
+    cache,
     demo,
     docs,
     doctor,
@@ -64,6 +65,7 @@ app.command("baseline", short_help="Let a naive model predict.")(baseline.baseli
 app.command("evaluate", cls=Command, short_help="Score predictions.")(evaluate.evaluate)
 app.command("leaderboard", cls=Command, short_help="Rank results.")(leaderboard.leaderboard)
 app.command("doctor", short_help="Check the installation.")(doctor.doctor)
+app.add_typer(cache.app, name="cache")
 app.add_typer(docs.app, name="docs")
 app.add_typer(recipes.app, name="recipes")
 

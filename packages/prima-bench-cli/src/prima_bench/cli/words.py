@@ -73,9 +73,12 @@ def value(setting: ParamValue) -> str:
 def size(count: int) -> str:
     """A number of bytes for people.
 
-    >>> size(999), size(123456), size(5_300_000)
-    ('999 bytes', '123.5 kB', '5.3 MB')
+    >>> size(999), size(123456), size(5_300_000), size(20_000_000_000)
+    ('999 bytes', '123.5 kB', '5.3 MB', '20.0 GB')
     """
     if count < 1000:
         return f"{count} bytes"
-    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+    for unit, length in (("kB", 1e3), ("MB", 1e6)):
+        if count < 1000 * length:
+            return f"{count / length:.1f} {unit}"
+    return f"{count / 1e9:.1f} GB"

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
         AccessError,
         AddressError,
         CacheError,
+        ConflictError,
         CredentialsError,
         IntegrityError,
+        ManifestError,
         NotFoundError,
         OfflineError,
         SettingsError,
@@ -25,15 +27,21 @@ if TYPE_CHECKING:
         TransferError,
     )
     from prima_bench.storage.fetching import fetch
+    from prima_bench.storage.manifest.hosted import HostedDataset
+    from prima_bench.storage.manifest.model import Manifest
 
 _HOMES = {
     "AccessError": "errors",
     "AddressError": "errors",
     "Cache": "cache.store",
     "CacheError": "errors",
+    "ConflictError": "errors",
     "Credentials": "credentials",
     "CredentialsError": "errors",
+    "HostedDataset": "manifest.hosted",
     "IntegrityError": "errors",
+    "Manifest": "manifest.model",
+    "ManifestError": "errors",
     "NotFoundError": "errors",
     "OfflineError": "errors",
     "SettingsError": "errors",
@@ -47,9 +55,13 @@ __all__ = [
     "AddressError",
     "Cache",
     "CacheError",
+    "ConflictError",
     "Credentials",
     "CredentialsError",
+    "HostedDataset",
     "IntegrityError",
+    "Manifest",
+    "ManifestError",
     "NotFoundError",
     "OfflineError",
     "SettingsError",

@@ -11,6 +11,8 @@
     ├── AccessError          the store or the file system refuses to let us read it
     ├── TransferError        the bytes could not be brought over; trying again may help
     ├── IntegrityError       bytes came, and they are not the pinned ones
+    ├── ManifestError        a manifest that is none
+    ├── ConflictError        other bytes lie already where something was to be published
     └── CacheError           the cache directory cannot be written
 """
 
@@ -68,6 +70,14 @@ class TransferError(StorageError):
 
 class IntegrityError(StorageError):
     """Bytes came, and they are not the ones that the sha256 and size name."""
+
+
+class ManifestError(StorageError):
+    """A manifest, or a part of one, has the wrong form."""
+
+
+class ConflictError(StorageError):
+    """Other bytes lie already where something was to be published; nothing was overwritten."""
 
 
 class CacheError(StorageError):

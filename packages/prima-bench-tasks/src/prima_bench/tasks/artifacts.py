@@ -7,10 +7,10 @@ task's. Nothing here looks at predictions.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prima_bench.storage import StorageError, fetch
+from prima_bench.storage import HostedDataset, StorageError, fetch
 from prima_bench.tasks.errors import DataError, UsageError, raised_as
 from prima_bench.tasks.registry import get_dataset, get_task
-from prima_bench.tasks.specs import ArtifactSpec, DatasetSpec
+from prima_bench.tasks.specs import DatasetSpec
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -41,7 +41,7 @@ def fetch_data(task: str, dataset: str | None = None) -> tuple[Path, Path]:
         ('train.h5ad', 'test.h5ad')
     """
     spec = get_dataset(dataset, task=task).spec
-    return _fetch(spec.artifact("train")), _fetch(spec.artifact("test"))
+    return artifact_path(spec, "train"), artifact_path(spec, "test")
 
 
 def solution_path(dataset: DatasetSpec) -> Path:
@@ -50,7 +50,7 @@ def solution_path(dataset: DatasetSpec) -> Path:
     Raises:
         DataError: If it cannot be had, or is not the pinned one.
     """
-    return _fetch(dataset.artifact("solution"))
+    return artifact_path(dataset, "solution")
 
 
 def stored_anchors(dataset: DatasetSpec) -> "Anchors | None":
@@ -61,8 +61,9 @@ def stored_anchors(dataset: DatasetSpec) -> "Anchors | None":
     """
     from prima_bench.tasks.anchors import Anchors
 
-    artifact = next((a for a in dataset.artifacts if a.role == "anchors"), None)
-    return None if artifact is None else Anchors.load(_fetch(artifact))
+    if all(a.role != "anchors" for a in dataset.artifacts):
+        return None
+    return Anchors.load(artifact_path(dataset, "anchors"))
 
 
 def load(path: str | Path, task: str, split: str) -> Any:
@@ -116,6 +117,20 @@ def read_h5ad(path: Path, split: str) -> "AnnData":
     return cells
 
 
-def _fetch(artifact: ArtifactSpec) -> Path:
+def artifact_path(dataset: DatasetSpec, role: str) -> Path:
+    """The verified artifact of that role, fetched if it is not on this machine yet.
+
+    Args:
+        dataset: The dataset.
+        role: ``"train"``, ``"test"``, ``"solution"`` or ``"anchors"``.
+
+    Raises:
+        KeyError: If it has no such artifact.
+        DataError: If it cannot be had, or is not the pinned one.
+    """
+    artifact, manifest = dataset.artifact(role), dataset.manifest
     with raised_as(DataError, StorageError):
-        return fetch(artifact.uri, sha256=artifact.sha256, size=artifact.size)
+        if manifest is None:
+            return fetch(artifact.uri, sha256=artifact.sha256, size=artifact.size)
+        hosted = HostedDataset(dataset.name, dataset.version, manifest.sha256, manifest.size)
+        return hosted.fetch(artifact.uri, sha256=artifact.sha256, size=artifact.size)

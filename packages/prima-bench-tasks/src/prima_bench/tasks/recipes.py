@@ -5,14 +5,19 @@ A recipe itself, ``build(directory)``, stands in its dataset's file.
 
 import hashlib
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prima_bench.tasks.errors import DataError
+from prima_bench.storage import StorageError
+from prima_bench.tasks.artifacts import artifact_path
+from prima_bench.tasks.errors import DataError, raised_as
 from prima_bench.tasks.registry import get_dataset
+from prima_bench.tasks.specs import ArtifactSpec, ManifestSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from anndata import AnnData
 
 ROLES = ("train", "test", "solution")
@@ -68,6 +73,65 @@ def differences(name: str, built: dict[str, BuiltArtifact]) -> list[str]:
         for role, artifact in built.items()
         if (artifact.sha256, artifact.size) != (spec.artifact(role).sha256, spec.artifact(role).size)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A dataset version that lies in a store.
+
+    Attributes:
+        uris: All its objects, the manifest last.
+        manifest: What a spec pins it by.
+        artifacts: What the spec's artifacts become.
+    """
+
+    uris: list[str]
+    manifest: ManifestSpec
+    artifacts: tuple[ArtifactSpec, ...]
+
+    def as_source(self) -> str:
+        """The lines that go into the dataset's spec, in the place of its artifacts."""
+        lines = [
+            "    manifest=ManifestSpec(",
+            f'        sha256="{self.manifest.sha256}",',
+            f"        size={self.manifest.size:_},",
+            "    ),",
+            "    artifacts=(",
+        ]
+        for a in self.artifacts:
+            lines += ["        ArtifactSpec(", f'            role="{a.role}",', f'            uri="{a.uri}",']
+            lines += [f'            sha256="{a.sha256}",', f"            size={a.size:_},"]
+            lines += [f"            contents={a.contents!r},", "        ),"]
+        return "\n".join([*lines, "    ),"])
+
+
+def publish_dataset(name: str, to: str, step: "Callable[[str], None]" = lambda text: None) -> Publication:
+    """Upload a dataset version, as it is registered, below ``to``; see ``prima-bench recipes publish``.
+
+    Args:
+        name: ``name`` or ``name@version``.
+        to: A data root: ``gs://bucket/prefix`` or ``s3://bucket/prefix``.
+        step: Told what begins now.
+
+    Raises:
+        UnknownNameError: If there is no such dataset.
+        DataError: If a file cannot be had, other bytes lie there already, or the store refuses.
+    """
+    from prima_bench.storage.manifest.publish import describe, publish
+    from prima_bench.storage.manifest.roots import Root
+
+    spec = get_dataset(name).spec
+    files, artifacts = {}, []
+    for artifact in spec.artifacts:
+        file = artifact.uri if spec.manifest else artifact.uri.rpartition("/")[2]
+        if file in files:
+            raise DataError(f"{spec.key}: two artifacts are called {file}", hint="Give their files different names.")
+        files[file] = artifact_path(spec, artifact.role)
+        artifacts.append(replace(artifact, uri=file))
+    with raised_as(DataError, StorageError):
+        manifest = describe(spec.name, spec.version, files, licence=spec.licence)
+        uris = publish(manifest, files, Root.parse(to), step)
+    return Publication(uris, ManifestSpec(sha256=manifest.sha256, size=len(manifest.to_bytes())), tuple(artifacts))
 
 
 def write_artifact(cells: "AnnData", path: Path) -> None:

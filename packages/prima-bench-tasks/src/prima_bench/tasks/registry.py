@@ -20,13 +20,13 @@ from prima_bench.metrics.spec import MetricRef
 from prima_bench.metrics.specfiles import modules_under, read_constant
 from prima_bench.tasks.errors import UnknownNameError, UsageError, raised_as
 from prima_bench.tasks.names import MetricSelection, select_metrics, version_order
-from prima_bench.tasks.specs import ArtifactSpec, BaselineSpec, DatasetSpec, TaskSpec
+from prima_bench.tasks.specs import ArtifactSpec, BaselineSpec, DatasetSpec, ManifestSpec, TaskSpec
 
 TASK_GROUP = "prima_bench.tasks"
 DATASET_GROUP = "prima_bench.datasets"
 _BUILT_IN_TASKS = "prima_bench.tasks.definitions"
 _BUILT_IN_DATASETS = "prima_bench.tasks.datasets"
-_CONSTRUCTORS = {cls.__name__: cls for cls in (ArtifactSpec, BaselineSpec, DatasetSpec, TaskSpec)}
+_CONSTRUCTORS = {cls.__name__: cls for cls in (ArtifactSpec, BaselineSpec, DatasetSpec, ManifestSpec, TaskSpec)}
 
 
 @dataclass(frozen=True, slots=True)

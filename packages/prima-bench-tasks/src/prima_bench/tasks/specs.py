@@ -104,7 +104,7 @@ class ArtifactSpec:
     Attributes:
         role: ``"train"``, ``"test"`` (censored), ``"solution"``, or ``"anchors"``: what naive models and a replicate
             score.
-        uri: ``package://``, ``file://``, ``s3://`` or ``gs://``.
+        uri: ``package://``, ``file://``, ``s3://`` or ``gs://``; of a hosted dataset the file's name in its manifest.
         sha256: Digest of the file, lower-case hexadecimal.
         size: Bytes.
         contents: One sentence on what is inside.
@@ -115,6 +115,19 @@ class ArtifactSpec:
     sha256: str
     size: int
     contents: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestSpec:
+    """The manifest of a hosted dataset version: it lies below the data root, as ``NAME/VERSION/manifest.json``.
+
+    Attributes:
+        sha256: Digest of the manifest, lower-case hexadecimal.
+        size: Its bytes.
+    """
+
+    sha256: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +151,7 @@ class DatasetSpec:
         split: How train and test were divided.
         counts: Sizes for the card (cells, genes, classes, ...).
         notes: Caveats, in Markdown.
+        manifest: What pins the files of a hosted dataset, part by part; None where each artifact has a full URI.
     """
 
     name: str
@@ -156,6 +170,7 @@ class DatasetSpec:
     split: str
     counts: Mapping[str, int] = field(default_factory=dict)
     notes: str = ""
+    manifest: ManifestSpec | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
@@ -163,6 +178,10 @@ class DatasetSpec:
         roles = sorted(a.role for a in self.artifacts)
         if [r for r in roles if r != "anchors"] != ["solution", "test", "train"] or roles.count("anchors") > 1:
             raise ValueError(f"dataset {self.key}: needs train, test and solution once each, has {roles}")
+        for artifact in self.artifacts:
+            if ("://" in artifact.uri) is (self.manifest is not None):
+                wanted = "the file's name in the manifest" if self.manifest else "a full URI, as there is no manifest"
+                raise ValueError(f"dataset {self.key}: {artifact.role} has uri {artifact.uri!r}; it must be {wanted}")
 
     @property
     def key(self) -> str:

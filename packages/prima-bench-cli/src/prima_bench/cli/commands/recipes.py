@@ -13,7 +13,7 @@ from prima_bench.cli.options import complete_dataset, output_file, output_folder
 from prima_bench.cli.render import Steps, remark, write
 from prima_bench.tasks import registry
 from prima_bench.tasks.errors import IncomparableError
-from prima_bench.tasks.recipes import build_dataset, differences
+from prima_bench.tasks.recipes import build_dataset, differences, publish_dataset
 from prima_bench.tasks.results.files import write_atomically
 
 Name = Annotated[
@@ -76,3 +76,26 @@ def anchors(
         text = measure_anchors(key, steps).to_json()
         write_atomically(output, text)
     write(f"{hashlib.sha256(text.encode()).hexdigest()}  {len(text.encode())}  {output}")
+
+
+@app.command(cls=Command)
+def publish(
+    name: Name,
+    to: Annotated[
+        str, typer.Option("--to", metavar="URI", help="Data root: gs://bucket/prefix or s3://bucket/prefix.")
+    ],
+) -> None:
+    """Upload a dataset version for others to fetch, and print what goes into its spec.
+
+    Its files go to URI/NAME/VERSION/, the manifest that pins them last; each is read back and compared. What lies there
+    already is never overwritten: the same bytes are left as they are, other bytes end the command with 4.
+
+    \b
+    Example:
+      prima-bench recipes publish perturbsim@1.0.0 --to gs://my-bucket/benchmarks
+    """
+    key = registry.get_dataset(name).spec.key
+    with Steps() as steps:
+        published = publish_dataset(key, to, steps)
+    write(published.as_source())
+    remark(f"{key}: {published.uris[-1]} and the files that it pins are there")

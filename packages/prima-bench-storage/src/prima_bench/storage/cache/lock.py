@@ -40,10 +40,37 @@ def one_at_a_time(
         yield handle is not None
     finally:
         if handle is not None:
-            # Whoever waits for this very file gets its lock, sees that the name has gone, and begins anew.
-            with contextlib.suppress(OSError):
-                path.unlink()
-            os.close(handle)
+            _release(path, handle)
+
+
+@contextlib.contextmanager
+def unless_held(path: Path) -> Iterator[bool]:
+    """Keep others from taking the lock at ``path`` while the block runs, where there are locks.
+
+    Args:
+        path: The lock file; nothing is made where its folder is missing.
+
+    Yields:
+        False where another holds it.
+    """
+    handle = None
+    try:
+        handle = _try(path)
+        free = handle is not None
+    except OSError:
+        free = True
+    try:
+        yield free
+    finally:
+        if handle is not None:
+            _release(path, handle)
+
+
+def _release(path: Path, handle: int) -> None:
+    # Whoever waits for this very file gets its lock, sees that the name has gone, and begins anew.
+    with contextlib.suppress(OSError):
+        path.unlink()
+    os.close(handle)
 
 
 def _acquire(path: Path, finished: Callable[[], bool], progress: Callable[[], object], patience: float) -> int | None:

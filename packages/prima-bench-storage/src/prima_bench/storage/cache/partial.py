@@ -165,7 +165,7 @@ class PlainFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        if not self.written or self.etag is None:
+        if not self.written or self.etag is None or not _etag_file(self._file.path).exists():
             self._forget(self._file.path)
 
     def adopt(self, *, remove: bool) -> None:
@@ -244,8 +244,9 @@ class PlainFile:
         self._file.sync()
         with cache_errors(self._uri):
             self._layout.create(path.parent)
+            # First, so that a process that ends in between leaves nothing that looks like something to continue.
+            _etag_file(self._file.path).unlink(missing_ok=True)
             publish(self._file.path, path, self._content.size)
-        self._forget(self._file.path)
         return path
 
     def _leftovers(self) -> Iterator[Path]:
@@ -254,7 +255,7 @@ class PlainFile:
                 yield path
 
     def _forget(self, path: Path) -> None:
-        for each in (path, _etag_file(path)):
+        for each in (_etag_file(path), path):
             with contextlib.suppress(OSError):
                 each.unlink(missing_ok=True)
 

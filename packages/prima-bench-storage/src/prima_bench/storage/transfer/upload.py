@@ -1,0 +1,136 @@
+"""One object into a store, and back: what is there already is compared, never overwritten."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from prima_bench.storage.content import Content
+from prima_bench.storage.errors import AccessError, ConflictError, IntegrityError, NotFoundError, StorageError
+from prima_bench.storage.transfer.pool import PartReader, read_all
+from prima_bench.storage.transfer.progress import Progress
+from prima_bench.storage.transfer.ranges import Source
+from prima_bench.storage.transfer.refusals import broken_off, refused
+from prima_bench.storage.transfer.retry import Failure, retried
+from prima_bench.storage.uri import ObjectUri
+
+SINGLE = 1 << 26
+"""Up to so many bytes go in one request."""
+
+_MAX_PARTS = 10_000
+_TYPE = "application/octet-stream"
+
+
+def lies_there(client: Any, address: ObjectUri, content: Content) -> bool:
+    """Whether the object is there, read back whole and compared.
+
+    Raises:
+        ConflictError: If something else lies there.
+        AccessError: If it may not be read.
+        TransferError: If the store could not be reached.
+    """
+    with Progress(f"checking {address}", content.size) as progress:
+        source = Source(client, address, content.size, threading.Event(), progress.add)
+        try:
+            read_all(PartReader(source, strict=True), content.parts(), lambda part, data: None)
+        except NotFoundError:
+            return False
+        except IntegrityError as error:
+            reason = error.message
+        else:
+            return True
+    raise ConflictError(
+        f"other bytes lie there already: {reason}",
+        hint="A version never changes: publish the new bytes under a new version. Nothing was overwritten.",
+    )
+
+
+def put(client: Any, address: ObjectUri, path: Path, content: Content) -> None:
+    """Upload a file that is still what it was measured to be, unless something lies there by now.
+
+    Raises:
+        IntegrityError: If the file has changed.
+        AccessError: If the store refuses.
+        NotFoundError: If there is no such bucket.
+        TransferError: If the store could not be reached.
+    """
+    with Progress(f"uploading {address}", content.size) as progress, path.open("rb") as stream:
+        if content.size <= SINGLE:
+            _put_single(client, address, b"".join(_pieces(stream, content, address)))
+            progress.add(content.size)
+        else:
+            _put_multipart(client, address, _pieces(stream, content, address), content, progress)
+
+
+def _pieces(stream: BinaryIO, content: Content, address: ObjectUri) -> Iterator[bytes]:
+    for part in content.parts():
+        data = stream.read(part.length)
+        part.check(hashlib.sha256(data).hexdigest(), uri=f"the file for {address}")
+        yield data
+
+
+def _put_single(client: Any, address: ObjectUri, data: bytes) -> None:
+    arguments = {"Bucket": address.bucket, "Key": address.key, "Body": data, "ContentType": _TYPE}
+    try:
+        # Two publishers at once: the store itself lets only the first one in, where it knows how.
+        _ask(address, lambda: client.put_object(**arguments, IfNoneMatch="*"))
+    except _TakenError:
+        return  # reading back tells what lies there now
+    except AccessError as error:
+        if "NotImplemented" not in error.message:
+            raise
+        _ask(address, lambda: client.put_object(**arguments))
+
+
+def _put_multipart(
+    client: Any, address: ObjectUri, pieces: Iterator[bytes], content: Content, progress: Progress
+) -> None:
+    where = {"Bucket": address.bucket, "Key": address.key}
+    upload = _ask(address, lambda: client.create_multipart_upload(**where, ContentType=_TYPE))["UploadId"]
+    try:
+        done = []
+        together = -(-len(content.digests) // _MAX_PARTS)
+        for number, data in enumerate(_joined(pieces, together), start=1):
+            part = {**where, "UploadId": upload, "PartNumber": number, "Body": data}
+            answer = _ask(address, partial(client.upload_part, **part))
+            done.append({"PartNumber": number, "ETag": answer["ETag"]})
+            progress.add(len(data))
+        whole = {**where, "UploadId": upload, "MultipartUpload": {"Parts": done}}
+        _ask(address, lambda: client.complete_multipart_upload(**whole))
+    except BaseException:
+        _abandon(client, {**where, "UploadId": upload})
+        raise
+
+
+def _joined(pieces: Iterator[bytes], together: int) -> Iterator[bytes]:
+    while data := b"".join(islice(pieces, together)):
+        yield data
+
+
+def _abandon(client: Any, upload: dict[str, Any]) -> None:
+    try:
+        client.abort_multipart_upload(**upload)
+    except (BotoCoreError, ClientError):
+        return  # the store forgets it after a while; what went wrong first is what counts
+
+
+class _TakenError(StorageError):
+    """Something lies there already."""
+
+
+def _ask(address: ObjectUri, request: Callable[[], Any]) -> Any:
+    def attempt() -> Any:
+        try:
+            return request()
+        except ClientError as error:
+            failure = refused(address, error)
+            return Failure(_TakenError(failure.error.message)) if failure.replaced else failure
+        except BotoCoreError as error:
+            return broken_off(address, error)
+
+    return retried(attempt, threading.Event())
