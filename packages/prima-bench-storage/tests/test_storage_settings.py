@@ -1,11 +1,12 @@
 """Settings and the keypair: the environment, the ``.env`` file, where it is looked for and what is refused."""
 
+import contextlib
 import os
 import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prima_bench.storage import Credentials, CredentialsError, SettingsError
@@ -188,3 +189,40 @@ def test_where_the_cache_lies(isolated: Path, tmp_path: Path, monkeypatch) -> No
     assert root.is_absolute()
     assert "prima-bench" in root.name
     assert not root.exists()
+
+
+@given(st.binary(max_size=300))
+@example(b"\xef\xbb\xbfA=1")
+@example(b"A=1\r\nB='2\n")
+@example(b"A=\x00")
+@example(b"export A\n=\n==\nA==b")
+def test_any_dotenv_is_read_or_refused(content: bytes) -> None:
+    from prima_bench.storage.settings import _parse
+
+    path = Path(os.environ["PRIMA_BENCH_CACHE_DIR"]) / "any-dotenv"
+    path.write_bytes(content)
+    _parse.cache_clear()
+    before = dict(os.environ)
+    with contextlib.suppress(SettingsError):
+        assert all(isinstance(value, str | None) for value in _parse(path, 0, 0).values())
+    assert dict(os.environ) == before
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Z_][A-Z0-9_]{0,10}", fullmatch=True),
+        st.text(alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x2FF, exclude_characters="'\\\x7f\x85")),
+        max_size=5,
+    ),
+    st.sampled_from(["\n", "\r\n"]),
+    st.sampled_from(["", "export "]),
+    st.booleans(),
+)
+def test_quoted_values_come_back(values: dict[str, str], end: str, export: str, bom: bool) -> None:
+    from prima_bench.storage.settings import _parse
+
+    path = Path(os.environ["PRIMA_BENCH_CACHE_DIR"]) / "quoted-dotenv"
+    text = "".join(f"{export}{name}='{value}'{end}" for name, value in values.items())
+    path.write_bytes((b"\xef\xbb\xbf" if bom else b"") + text.encode())
+    _parse.cache_clear()
+    assert _parse(path, 0, 0) == values

@@ -1,0 +1,123 @@
+"""Looking after a cache: what is counted, what is found damaged, and what is never deleted."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from prima_bench.storage import Cache, CacheError
+from prima_bench.storage.cache import upkeep
+from prima_bench.storage.cache.layout import STAMP
+from prima_bench.storage.cache.lock import one_at_a_time
+from prima_bench.storage.cache.partial import VerifiedParts
+from prima_bench.storage.content import PART_SIZE
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def cache(tmp_path: Path, content) -> Cache:
+    """Three files of 1, 2 and 3 kB, one of them known by a name."""
+    cache = Cache(tmp_path / "cache")
+    for i in (1, 2, 3):
+        add(cache, content(bytes([i]) * 1000 * i), bytes([i]) * 1000 * i)
+    cache.view("sim@1.0.0-abc", "train.h5ad", cache.path(content(b"\x02" * 2000).name))
+    return cache
+
+
+def add(cache: Cache, wanted, data: bytes) -> Path:
+    with VerifiedParts(cache.layout, wanted, uri="gs://bucket/key") as file:
+        for part in wanted.parts():
+            file.write(part, memoryview(data)[part.start : part.start + part.length])
+        return file.publish()
+
+
+def sizes(entries: list[upkeep.Entry]) -> list[int]:
+    return sorted(entry.size for entry in entries if entry.kind == "blob")
+
+
+def test_what_is_in_a_cache(cache: Cache) -> None:
+    found = upkeep.entries(cache)
+    assert sizes(found) == [1000, 2000, 3000]
+    assert [entry.views for entry in found if entry.views] == [("sim@1.0.0-abc/train.h5ad",)]
+    assert all(abs(entry.used - time.time()) < 60 for entry in found)
+    assert upkeep.entries(Cache(cache.root / "nowhere")) == []
+
+
+def test_damage_is_found_and_moved_aside(cache: Cache, content) -> None:
+    assert upkeep.damaged(cache) == []
+    bad = cache.path(content(b"\x03" * 3000).name)
+    # As when the disk has damaged it: nothing in its status tells.
+    bad.chmod(0o644)
+    bad.write_bytes(b"\x03" * 2999 + b"x")
+    os.utime(bad, (STAMP, STAMP))
+    assert cache.find(content(b"\x03" * 3000)) == bad
+    steps: list[str] = []
+    assert upkeep.damaged(cache, steps.append) == [bad]
+    assert len(steps) == 3
+    assert cache.find(content(b"\x03" * 3000)) is None
+    assert [e.kind for e in upkeep.entries(cache)] == ["blob", "blob", "quarantine"]
+
+
+def test_files_of_several_parts_are_verified_too(tmp_path: Path, content) -> None:
+    cache = Cache(tmp_path)
+    data = bytes(PART_SIZE) + b"x"
+    path = add(cache, content(data), data)
+    os.utime(path)
+    assert upkeep.damaged(cache) == []
+    assert path.stat().st_mtime == STAMP
+
+
+def test_without_limits_only_leftovers_go(cache: Cache, content) -> None:
+    wanted = content(b"y" * 100)
+    with VerifiedParts(cache.layout, wanted, uri="gs://bucket/key") as file:
+        file.write(next(wanted.parts()), memoryview(b"y" * 100))
+    cache.quarantine(cache.path(content(b"\x01" * 1000).name))
+    assert [e.kind for e in upkeep.removable(cache)] == ["quarantine"]
+    later = time.time() + 2 * HOUR
+    going = upkeep.removable(cache, now=later)
+    assert sorted(e.kind for e in going) == ["partial", "quarantine"]
+    assert upkeep.remove(cache, going) == going
+    assert sizes(upkeep.entries(cache)) == [2000, 3000]
+    assert not cache.layout.partial.exists()
+
+
+def test_age_and_size(cache: Cache, content) -> None:
+    now = time.time()
+    later = now + 10 * HOUR
+    for i, hours in ((1, 1), (2, 9), (3, 5)):
+        path = cache.path(content(bytes([i]) * 1000 * i).name)
+        os.utime(path, (now + hours * HOUR, STAMP))
+    assert sizes(upkeep.removable(cache, older_than=0, now=now + 60)) == []
+    assert sizes(upkeep.removable(cache, older_than=6 * HOUR, now=later)) == [1000]
+    assert sizes(upkeep.removable(cache, older_than=4 * HOUR, now=later)) == [1000, 3000]
+    assert sizes(upkeep.removable(cache, max_size=6000, now=later)) == []
+    assert sizes(upkeep.removable(cache, max_size=5999, now=later)) == [1000]
+    assert sizes(upkeep.removable(cache, max_size=4999, now=later)) == [1000, 3000]
+    assert sizes(upkeep.removable(cache, max_size=0, now=now + 9.5 * HOUR)) == [1000, 3000]
+    assert sizes(upkeep.removable(cache, everything=True, now=now)) == [1000, 2000, 3000]
+
+
+def test_a_view_goes_with_its_file(cache: Cache) -> None:
+    gone = upkeep.remove(cache, upkeep.removable(cache, everything=True))
+    assert sizes(gone) == [1000, 2000, 3000]
+    assert [path for path in cache.root.rglob("*") if path.is_file()] == [cache.root / "CACHEDIR.TAG"]
+
+
+def test_what_is_being_downloaded_stays(cache: Cache, content) -> None:
+    name = content(b"\x01" * 1000).name
+    cache.layout.locks.mkdir()
+    with one_at_a_time(cache.layout.lock_file(name), finished=bool, progress=bool) as held:
+        assert held
+        gone = upkeep.remove(cache, upkeep.removable(cache, everything=True))
+        assert sizes(gone) == [2000, 3000]
+        assert cache.path(name).exists()
+        assert cache.layout.lock_file(name).exists()
+
+
+def test_a_folder_that_is_no_cache_is_not_cleaned(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    with pytest.raises(CacheError, match=r"no CACHEDIR\.TAG"):
+        upkeep.check_is_cache(Cache(tmp_path))
+    upkeep.check_is_cache(Cache(tmp_path / "none"))
