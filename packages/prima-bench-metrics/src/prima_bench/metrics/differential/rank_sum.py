@@ -11,7 +11,7 @@ from prima_bench.metrics.differential.cells import Matrix, read_cells
 from prima_bench.metrics.differential.keys import KEY_BITS, VALUE_BITS, order
 from prima_bench.metrics.differential.means import group_means
 from prima_bench.metrics.differential.normal import two_sided
-from prima_bench.metrics.differential.spans import Columns, Nonzeros, columns_of, plan_spans
+from prima_bench.metrics.differential.spans import Columns, Nonzeros, columns_of, held_blocks, lie_on_disk, plan_spans
 from prima_bench.metrics.differential.ties import MOST_CELLS, rank_block
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.threads import Workers
@@ -113,26 +113,33 @@ def rank_sum_test(
                 f"the control and a group have {together} cells together, more than {MOST_CELLS}",
                 hint="Test against a sample of the control.",
             )
-        return _Tests(n_cells, x.shape[1], linear).run([columns_of(part) for part in cells], workers)
+        sources = [columns_of(part) for part in cells]
+        if not lie_on_disk(sources):
+            return _Tests(n_cells, x.shape[1], linear).run(sources, workers)
+        results = _blank(n_cells, x.shape[1])
+        for genes, held in held_blocks(sources, x.shape[1], workers):
+            some = _Tests(n_cells, genes.stop - genes.start, linear).run(held, workers, first=genes.start)
+            for every, own in zip(_by_gene(results), _by_gene(some), strict=True):
+                every[:, genes] = own
+        return results
 
 
 class _Tests:
     """The results of one call while spans of genes fill them in."""
 
     def __init__(self, n_cells: Tensor, genes: int, linear: Linear) -> None:
-        groups, device = len(n_cells), n_cells.device
         self._n_cells = n_cells
         self._genes = genes
         self._linear = linear
-        self._group_bits = (groups - 1).bit_length()
-        u, z, mean = (
-            torch.zeros((rows, genes), dtype=torch.float64, device=device) for rows in (groups - 1, groups - 1, groups)
-        )
-        self._results = RankSums(u, z, torch.ones_like(u), mean, n_cells)
-        on_cpu = device.type == "cpu"
+        self._named_from = 0
+        self._group_bits = (len(n_cells) - 1).bit_length()
+        self._results = _blank(n_cells, genes)
+        on_cpu = n_cells.device.type == "cpu"
         self._span, self._block = (_SPAN, _BLOCK) if on_cpu else (_DEVICE_SPAN, _DEVICE_SPAN)
 
-    def run(self, sources: list[Columns], workers: Workers) -> RankSums:
+    def run(self, sources: list[Columns], workers: Workers, first: int = 0) -> RankSums:
+        """The results of genes that error messages number from ``first``."""
+        self._named_from = first
         if not sources:
             return self._results
         widest = 1 << (KEY_BITS - VALUE_BITS - self._group_bits)
@@ -181,9 +188,22 @@ class _Tests:
     def _check(self, largest: Tensor, genes: slice) -> None:
         wrong = (~largest.isfinite()).nonzero().flatten()
         if len(wrong):
-            named = (genes.start + wrong[:5]).tolist()
+            named = (self._named_from + genes.start + wrong[:5]).tolist()
             what = "NaN or infinity" if self._linear == "identity" else "NaN, infinity, or what expm1 makes infinite"
             raise InputError(f"genes {named} hold {what}", hint="Replace such values, or leave out those cells.")
+
+
+def _blank(n_cells: Tensor, genes: int) -> RankSums:
+    groups = len(n_cells)
+    u, z, mean = (
+        torch.zeros((rows, genes), dtype=torch.float64, device=n_cells.device)
+        for rows in (groups - 1, groups - 1, groups)
+    )
+    return RankSums(u, z, torch.ones_like(u), mean, n_cells)
+
+
+def _by_gene(results: RankSums) -> tuple[Tensor, ...]:
+    return results.u, results.z, results.p_value, results.mean
 
 
 def _ends(values: Tensor, edges: Tensor) -> Tensor:

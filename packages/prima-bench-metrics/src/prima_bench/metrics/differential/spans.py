@@ -1,6 +1,8 @@
 """Cuts the genes into spans of about equally many nonzeros, and takes the nonzeros of a span out of the cells."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -8,11 +10,15 @@ from torch import Tensor
 from prima_bench.metrics.differential.cells import Cells
 from prima_bench.metrics.differential.primitives import nonzero_places
 from prima_bench.metrics.rows import SparseRows
+from prima_bench.metrics.spill import is_kept, relieve
 from prima_bench.metrics.threads import Workers
 
 _SAMPLED_ROWS = 256
 _TAKEN = 1 << 17  # elements that are taken at a time, so that they stay in the processor's cache
 _SEARCHED = 1 << 14
+_COPIED_ROWS = 1 << 14
+_PAGE_BYTES = 1 << 12
+_HELD_BYTES = 256 << 20  # of what does not lie in memory, as much is copied there at once
 _SPANS_PER_THREAD = 4
 _LEAST_SPAN = 1 << 17
 
@@ -33,11 +39,15 @@ class Nonzeros:
 
 
 class SparseColumns:
-    """Takes column spans out of sparse cells: the columns of a row ascend, so each span is one run of a row."""
+    """Takes column spans out of sparse cells: the columns of a row ascend, so each span is one run of a row.
+
+    Attributes:
+        x: The rows of these cells, and perhaps of others.
+    """
 
     def __init__(self, cells: Cells, x: SparseRows) -> None:
         self._cells = cells
-        self._x = x
+        self.x = x
         ends = x.lengths.cumsum(0)
         starts = ends - x.lengths
         self._starts, self._ends = (e if cells.rows is None else e[cells.rows] for e in (starts, ends))
@@ -45,24 +55,25 @@ class SparseColumns:
 
     def counts(self) -> Tensor:
         """How many nonzeros each gene has, estimated from some of the cells."""
-        sample, weight = _sample(len(self._starts), self._x.device)
+        sample, weight = _sample(len(self._starts), self.x.device)
         where, _ = _runs(self._starts[sample], self._ends[sample])
-        found = torch.bincount(self._x.columns.index_select(0, where), minlength=self._x.n_columns)
+        found = torch.bincount(self.x.columns.index_select(0, where), minlength=self.x.n_columns)
         return found.to(torch.float64) * weight
 
     def cut(self, starts: list[int], workers: Workers) -> None:
         """Find where the spans that begin at these columns begin in each row."""
-        cells, device = len(self._starts), self._x.device
+        cells, device = len(self._starts), self.x.device
         edges = torch.tensor(starts[1:], dtype=torch.int32, device=device)[:, None]
         cuts = torch.empty((len(starts) + 1, cells), dtype=torch.int64, device=device)
         cuts[0], cuts[-1] = self._starts, self._ends
-        last = max(0, len(self._x.columns) - 1)
+        last = max(0, len(self.x.columns) - 1)
 
         def search(rows: slice) -> None:
             low, high = (e[rows].expand(len(edges), -1).clone() for e in (self._starts, self._ends))
+            relieve(int((high[0] - low[0]).sum()) * self.x.columns.element_size())
             for _ in range(int((high - low).max()).bit_length()):
                 middle = (low + high) >> 1
-                found = self._x.columns.index_select(0, middle.clamp(max=last).view(-1)).view_as(middle)
+                found = self.x.columns.index_select(0, middle.clamp(max=last).view(-1)).view_as(middle)
                 right = (found < edges) & (low < high)
                 low, high = torch.where(right, middle + 1, low), torch.where(right, high, middle)
             cuts[1:-1, rows] = low
@@ -71,6 +82,27 @@ class SparseColumns:
             step = max(1, _SEARCHED // len(edges))
             workers.for_each(search, [slice(i, min(i + step, cells)) for i in range(0, cells, step)])
         self._cuts = cuts
+
+    def nbytes(self) -> Tensor:
+        """About how much memory :meth:`held` takes for each gene, float64 ``[genes]``."""
+        return self.counts() * (self.x.values.element_size() + self.x.columns.element_size())
+
+    def held(self, number: int, first: int, last: int) -> "SparseColumns":
+        """Span ``number``, which reaches from gene ``first`` to before ``last``, copied into memory."""
+        lengths = self._cuts[number + 1] - self._cuts[number]
+        stored = int(lengths.sum())
+        values = self.x.values.new_empty(stored)
+        columns = self.x.columns.new_empty(stored)
+        done = 0
+        for rows in torch.split(torch.arange(len(lengths), device=self.x.device), _COPIED_ROWS):
+            where, _ = _runs(self._cuts[number][rows], self._cuts[number + 1][rows])
+            part = slice(done, done + len(where))
+            values[part] = self.x.values.index_select(0, where)
+            columns[part] = self.x.columns.index_select(0, where) - first
+            relieve(values[part].nbytes + columns[part].nbytes)
+            done = part.stop
+        x = SparseRows(values, columns, lengths, last - first)
+        return SparseColumns(Cells(x, None, self._cells.group, self._cells.total), x)
 
     def take(self, number: int, first: int, last: int) -> list[Nonzeros]:
         """The nonzeros of span ``number``, which reaches from gene ``first`` to before ``last``."""
@@ -81,8 +113,8 @@ class SparseColumns:
             part = slice(start, start + step)
             where, lengths = _runs(self._cuts[number][part], ends[part])
             stored = len(where)
-            gene = self._x.columns.index_select(0, where).to(torch.int32).sub_(first)
-            value = self._x.values.index_select(0, where)
+            gene = self.x.columns.index_select(0, where).to(torch.int32).sub_(first)
+            value = self.x.values.index_select(0, where)
             group = torch.repeat_interleave(cells.group[part], lengths, output_size=stored)
             total = cells.total
             if total is not None:
@@ -92,31 +124,52 @@ class SparseColumns:
 
 
 class DenseColumns:
-    """Takes column spans out of dense cells, some rows at a time; the matrix is never copied whole."""
+    """Takes column spans out of dense cells, some rows at a time; the matrix is never copied whole.
+
+    Attributes:
+        x: The rows of these cells, and perhaps of others.
+    """
 
     def __init__(self, cells: Cells, x: Tensor) -> None:
         self._cells = cells
-        self._x = x
+        self.x = x
 
     def counts(self) -> Tensor:
         """How many nonzeros each gene has, estimated from some of the cells."""
-        sample, weight = _sample(len(self._cells.group), self._x.device)
+        sample, weight = _sample(len(self._cells.group), self.x.device)
         rows = sample if self._cells.rows is None else self._cells.rows[sample]
-        return (self._x.index_select(0, rows) != 0).sum(dim=0).to(torch.float64) * weight
+        return (self.x.index_select(0, rows) != 0).sum(dim=0).to(torch.float64) * weight
 
     def cut(self, starts: list[int], workers: Workers) -> None:
         """Nothing to find."""
+
+    def nbytes(self) -> Tensor:
+        """How much memory :meth:`held` takes for each gene, float64 ``[genes]``."""
+        size = len(self._cells.group) * self.x.element_size()
+        return torch.full((self.x.shape[1],), float(size), dtype=torch.float64, device=self.x.device)
+
+    def held(self, number: int, first: int, last: int) -> "DenseColumns":
+        """Genes ``first`` to before ``last``, copied into memory."""
+        x = self.x.new_empty((len(self._cells.group), last - first))
+        step = max(1, _COPIED_ROWS // 16)
+        for start in range(0, len(x), step):
+            part = slice(start, start + step)
+            rows = part if self._cells.rows is None else self._cells.rows[part]
+            x[part] = self.x[rows, first:last]
+            # Whole pages are read where a row holds more than the genes wanted.
+            relieve(len(x[part]) * max(_PAGE_BYTES, (last - first) * x.element_size()))
+        return DenseColumns(Cells(x, None, self._cells.group, self._cells.total), x)
 
     def take(self, number: int, first: int, last: int) -> list[Nonzeros]:
         """The nonzeros of genes ``first`` to before ``last``."""
         cells, n = self._cells, len(self._cells.group)
         bits = (last - first - 1).bit_length()
         step = min(n, max(8, _TAKEN >> bits))
-        mask = torch.zeros((step + (step + 7) // 8, 1 << bits), dtype=torch.bool, device=self._x.device)
+        mask = torch.zeros((step + (step + 7) // 8, 1 << bits), dtype=torch.bool, device=self.x.device)
         parts = []
         for start in range(0, n, step):
             part = slice(start, min(start + step, n))
-            x = self._x[part, first:last] if cells.rows is None else self._x[cells.rows[part], first:last]
+            x = self.x[part, first:last] if cells.rows is None else self.x[cells.rows[part], first:last]
             place = nonzero_places(x, mask)
             row, gene = place >> bits, place & ((1 << bits) - 1)
             value = _flat(x).index_select(0, row * x.stride(0) + gene * x.stride(1))
@@ -192,3 +245,24 @@ def plan_spans(
     for source in sources:
         source.cut([start for start, _ in spans], workers)
     return spans
+
+
+def lie_on_disk(sources: list[Columns]) -> bool:
+    """Whether any of the cells lie in a file: then genes are taken into memory some at a time (:func:`held_blocks`)."""
+    return any(is_kept(x.values if isinstance(x, SparseRows) else x) for x in (s.x for s in sources))
+
+
+def held_blocks(sources: list[Columns], genes: int, workers: Workers) -> Iterator[tuple[slice, list[Columns]]]:
+    """Some genes after the other, of about as many bytes each, with the columns of all cells in memory."""
+    counts = torch.zeros(genes, dtype=torch.float64, device="cpu")
+    for source in sources:
+        counts += source.nbytes().cpu()
+    edges = [0]
+    running = counts.cumsum(0)
+    while edges[-1] < genes:
+        before = float(running[edges[-1] - 1]) if edges[-1] else 0.0
+        edges.append(max(edges[-1] + 1, int(torch.searchsorted(running, before + _HELD_BYTES, right=True))))
+    for source in sources:
+        source.cut(edges[:-1], workers)
+    for number, (first, last) in enumerate(pairwise(edges)):
+        yield slice(first, last), [source.held(number, first, last) for source in sources]

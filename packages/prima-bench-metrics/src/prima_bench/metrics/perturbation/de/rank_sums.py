@@ -21,6 +21,7 @@ from prima_bench.metrics.perturbation.base import ControlSource, too_large_error
 from prima_bench.metrics.perturbation.pseudobulk import LARGEST, Scale, mean_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference, listed
 from prima_bench.metrics.rows import RowMatrix, SparseRows
+from prima_bench.metrics.spill import relieve
 
 _BLOCK_ROWS = 256
 _LARGEST_LOG = math.log1p(LARGEST)
@@ -156,8 +157,7 @@ def _sizes(cells: RowMatrix, scale: Scale) -> Tensor:
             return torch.cat([t for t in totals if t is not None])[cells._source(every)]
         parts = [tree_sum(cells.take(positions).double(), dim=1) for positions in _blocks(cells)]
     else:
-        values = (c.values if isinstance(c, SparseRows) else c for c in cells._chunks)
-        if all(float(v.max()) <= _LARGEST_LOG for v in values if v.numel()):
+        if all(_largest(chunk) <= _LARGEST_LOG for chunk in cells._chunks):
             return torch.zeros(len(every), dtype=torch.float64, device=cells.device)
         parts = [cells.take(positions).double().amax(dim=1).expm1() for positions in _blocks(cells)]
     return torch.cat(parts)
@@ -176,15 +176,23 @@ def _whole_totals(x: Tensor | SparseRows) -> Tensor | None:
     return torch.cat(totals)
 
 
+def _largest(x: Tensor | SparseRows) -> float:
+    values = (part.values if isinstance(part, SparseRows) else part for part in _parts(x))
+    return max((float(v.max()) for v in values if v.numel()), default=0.0)
+
+
 def _parts(x: Tensor | SparseRows) -> Iterator[Tensor | SparseRows]:
     """A few rows at a time."""
     if isinstance(x, Tensor):
-        yield from torch.split(x, _BLOCK_ROWS)
+        for rows in torch.split(x, _BLOCK_ROWS):
+            yield rows
+            relieve(rows.nbytes)
         return
     start = 0
     for lengths in torch.split(x.lengths, _BLOCK_ROWS):
         stop = start + int(lengths.sum())
         yield SparseRows(x.values[start:stop], x.columns[start:stop], lengths, x.n_columns)
+        relieve(x.values[start:stop].nbytes)
         start = stop
 
 

@@ -1,0 +1,145 @@
+"""Tensors in temporary files: the same values, given back to the system as they are read, and gone with the process."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prima_bench.metrics import spill as spill_module
+from prima_bench.metrics.differential import spans
+from prima_bench.metrics.differential.rank_sum import rank_sum_test
+from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.rows import RowMatrix, SparseRows
+from prima_bench.metrics.spill import Spill, is_kept, relieve
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def kept(spill: Spill, x: SparseRows) -> SparseRows:
+    return replace(x, values=spill.keep(x.values), columns=spill.keep(x.columns))
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3000)), min_size=1, max_size=4),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.int32, torch.int64]),
+)
+def test_values_come_back_whatever_was_read_meanwhile(shapes: list[tuple[int, int]], dtype: torch.dtype) -> None:
+    spill = Spill()
+    given_ = [torch.arange(n * w).view(n, w).to(dtype) + 7 * i for i, (n, w) in enumerate(shapes)]
+    found = [spill.keep(x) for x in given_]
+    for _ in range(2):
+        relieve(2 * spill_module.RESIDENT_BYTES)
+        assert all(torch.equal(a, b) for a, b in zip(given_, found, strict=True))
+    assert all(is_kept(x) for x in found if x.numel())
+    assert not any(is_kept(x) for x in given_)
+    found[0] += 1  # a private copy: what is kept does not reach the file, nor any neighbour
+    assert all(torch.equal(a, b) for a, b in zip(given_[1:], found[1:], strict=True))
+
+
+def test_parts_make_one_tensor() -> None:
+    x = torch.rand(100, 7)
+    assert torch.equal(Spill().keep_parts(torch.split(x, 9), x.dtype, (100, 7)), x)
+
+
+def test_a_tensor_outlives_its_spill() -> None:
+    x = torch.rand(10_000)
+    found = Spill().keep(x)
+    assert torch.equal(found, x)
+
+
+@linux
+def test_pages_that_were_read_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill_module, "RESIDENT_BYTES", 4 << 20)
+    rows = Spill().keep(torch.ones(64 << 20, dtype=torch.uint8).view(1024, -1).to(torch.float32))
+    view, before, most = RowMatrix([rows]), _resident(), 0.0
+    for start in range(0, 1024, 8):
+        assert float(view.take(torch.arange(start, start + 8)).min()) == 1.0
+        most = max(most, _resident() - before)
+    assert most < rows.nbytes / 8
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+@linux
+def test_nothing_is_left_when_a_process_is_killed(tmp_path: Path) -> None:
+    code = """
+        import sys, time, torch
+        from prima_bench.metrics.spill import Spill
+        spill = Spill()
+        x = spill.keep(torch.ones(1 << 20))
+        print("kept", flush=True)
+        time.sleep(60)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "kept\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@linux
+def test_a_full_disk_is_told() -> None:
+    code = """
+        import resource, signal, torch
+        from prima_bench.metrics.errors import InputError
+        from prima_bench.metrics.spill import Spill
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        try:
+            Spill().keep(torch.ones(1 << 20))
+        except InputError as error:
+            print(error)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert "cannot be kept on disk" in done.stdout
+    assert "TMPDIR" in done.stdout
+    assert InputError.__name__ not in done.stderr
+
+
+@pytest.mark.parametrize("held", [1, 20_000, 1 << 30])
+@pytest.mark.parametrize("layout", ["dense", "sparse", "permuted", "two chunks"])
+def test_rank_sums_of_cells_on_disk_are_those_in_memory(
+    monkeypatch: pytest.MonkeyPatch, held: int, layout: str
+) -> None:
+    monkeypatch.setattr(spans, "_HELD_BYTES", held)
+    monkeypatch.setattr(spans, "_COPIED_ROWS", 64)
+    rng, spill = np.random.default_rng(0), Spill()
+    x = torch.from_numpy(rng.poisson(0.4, (300, 60)).astype(np.float32))
+    group = torch.from_numpy(rng.integers(-1, 6, 300))
+    total = x.sum(dim=1).double() + 1
+    order = torch.from_numpy(rng.permutation(300))
+    cells = {
+        "dense": spill.keep(x),
+        "sparse": kept(spill, SparseRows.from_dense(x)),
+        "permuted": RowMatrix([kept(spill, SparseRows.from_dense(x[order]))], torch.argsort(order)),
+        "two chunks": RowMatrix([spill.keep(x[:100]), SparseRows.from_dense(x[100:])]),
+    }[layout]
+    found, expected = (rank_sum_test(rows, group, 6, total=total) for rows in (cells, x))
+    for field in fields(expected):
+        assert torch.equal(getattr(found, field.name), getattr(expected, field.name)), field.name
+
+
+def test_a_gene_on_disk_is_named_by_its_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "_HELD_BYTES", 1)
+    x = torch.ones(6, 9)
+    x[2, 7] = torch.inf
+    with pytest.raises(InputError, match=r"genes \[7\]"):
+        rank_sum_test(Spill().keep(x), torch.tensor([0, 0, 0, 1, 1, 1]), 2)
