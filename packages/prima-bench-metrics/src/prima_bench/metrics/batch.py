@@ -1,6 +1,6 @@
 """What a metric's ``score`` sees: every row once, in canonical order, with room to share derived quantities.
 
-The batch is a view over the buffered chunks; matrices of rows are never laid out anew.
+The batch is a view over the buffered chunks; matrices of rows are never laid out anew in memory.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -12,9 +12,11 @@ from torch import Tensor
 from prima_bench.metrics.errors import ConflictingRowsError
 from prima_bench.metrics.fields import Chunk, Field
 from prima_bench.metrics.rows import RowMatrix
+from prima_bench.metrics.spill import Spill, is_kept
 
 T = TypeVar("T")
 _NAMED = 5
+_BLOCK_ELEMENTS = 1 << 20
 
 
 class Batch:
@@ -144,8 +146,16 @@ class Batch:
         return torch.cat([p.to(widest) for p in parts])
 
     def _ordered(self, name: str) -> Tensor:
+        parts = [cast(Tensor, c[name]) for c in self._chunks]
+        if self._fields[name].width == "row" and any(map(is_kept, parts)):
+            return parts[0] if len(parts) == 1 and self._order is None else self._ordered_on_disk(RowMatrix(parts))
         values = self._laid_out(name)
         return values if self._order is None else values.index_select(0, self._order)
+
+    def _ordered_on_disk(self, rows: RowMatrix) -> Tensor:
+        order = torch.arange(rows.shape[0]) if self._order is None else self._order
+        blocks = torch.split(order, max(1, _BLOCK_ELEMENTS // rows.shape[1]))
+        return Spill().keep_parts(map(rows.take, blocks), rows.dtype, (len(order), rows.shape[1]))
 
     def _refuse_conflicts(self, again: Tensor) -> None:
         """Compare every repeated row with the first of its id."""

@@ -9,7 +9,7 @@ import mmap
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 import torch
@@ -21,6 +21,7 @@ RESIDENT_BYTES = 256 << 20
 """How much may be read of kept tensors until their pages are given back."""
 
 _WRITE_BYTES = 64 << 20
+_BLOCK_BYTES = 16 << 20
 
 
 class _Mapping(mmap.mmap):
@@ -131,3 +132,20 @@ def relieve(nbytes: int) -> None:
     """Say that so many bytes of kept tensors were read; costs little where none are kept."""
     if _OPEN:
         _OPEN.read(nbytes)
+
+
+def row_blocks(x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """The rows of a matrix: all of them at once where it lies in memory, some after the other where it is kept.
+
+    Yields:
+        Where they are, and they themselves; not to be written to.
+
+    Example:
+        >>> [rows for rows, _ in row_blocks(torch.zeros(3, 2))]
+        [slice(0, 3, None)]
+    """
+    step = max(1, _BLOCK_BYTES // max(1, x[:1].nbytes) if is_kept(x) else len(x))
+    for start in range(0, len(x), step):
+        rows = slice(start, min(start + step, len(x)))
+        yield rows, x[rows]
+        relieve(x[rows].nbytes)

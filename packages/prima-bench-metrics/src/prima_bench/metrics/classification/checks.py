@@ -5,13 +5,14 @@ vocabulary, scores are finite, probabilities are probabilities. Nothing is guess
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.spill import row_blocks
 
 Scores = Literal["probability", "logit"]
 Labels = Literal["present", "union"]
@@ -150,26 +151,32 @@ def _check_shape(score: Tensor, num_classes: int) -> None:
 def _check_values(score: Tensor, scores: Scores, index: Tensor | None) -> None:
     if not len(score):
         return
-    low, high = (float(v) for v in torch.aminmax(score))  # carries NaN and infinities, and needs no second matrix
+    # The extremes carry NaN and infinities, and need no second matrix.
+    ends = torch.stack([torch.stack(torch.aminmax(block)) for _, block in row_blocks(score)])
+    low, high = float(ends[:, 0].amin()), float(ends[:, 1].amax())
     if not (math.isfinite(low) and math.isfinite(high)):
-        rows = _named(~torch.isfinite(score).all(dim=1), index)
+        rows = _named(_by_row(score, lambda x: ~torch.isfinite(x).all(dim=1)), index)
         raise InputError(f"class scores are NaN or infinite in rows {rows}", hint="Every score must be finite.")
     if scores == "logit":
         return
     hint = 'If these are logits, declare scores="logit".'
     if low < 0 or high > 1:
-        rows = _named(((score < 0) | (score > 1)).any(dim=1), index)
+        rows = _named(_by_row(score, lambda x: ((x < 0) | (x > 1)).any(dim=1)), index)
         raise InputError(
             f"class probabilities must lie between 0 and 1; not so in rows {rows} (seen {low:.6g} to {high:.6g})",
             hint=hint,
         )
-    total = score.sum(dim=1, dtype=torch.promote_types(score.dtype, torch.float32))
+    total = _by_row(score, lambda x: x.sum(dim=1, dtype=torch.promote_types(x.dtype, torch.float32)))
     off = (total - 1).abs() > SUM_TOLERANCE
     if bool(off.any()):
         raise InputError(
             f"class probabilities must sum to 1; not so in rows {_named(off, index)} (seen {float(total[off][0]):.6g})",
             hint=hint,
         )
+
+
+def _by_row(score: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.cat([of(block) for _, block in row_blocks(score)])
 
 
 def _is_integer(x: Tensor) -> bool:

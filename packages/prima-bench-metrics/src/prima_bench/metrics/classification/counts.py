@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.spill import row_blocks
+
 _BLOCK_ROWS = 1 << 15  # in cache, and too few for torch to wake a second thread
 
 
@@ -74,4 +76,4 @@ def hard_labels(score: Tensor) -> Tensor:
         >>> hard_labels(torch.tensor([[0.2, 0.4, 0.4], [0.5, 0.1, 0.4]])).tolist()
         [1, 0]
     """
-    return score.argmax(dim=1)
+    return torch.cat([block.argmax(dim=1) for _, block in row_blocks(score)] or [score.argmax(dim=1)])

@@ -4,7 +4,7 @@ Logits become probabilities by a softmax in float64, block by block, so that no 
 is ever held. No metric's formula is here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from prima_bench.metrics.classification.checks import Scores
 from prima_bench.metrics.classification.counts import hard_labels
 from prima_bench.metrics.numerics import tree_sum
+from prima_bench.metrics.spill import is_kept, relieve, row_blocks
 
 _ROW_BLOCK_BYTES = 4 * 2**20  # a few of these stay in cache
 _CLASS_BLOCK_BYTES = 32 * 2**20  # wide enough to read the scores, which lie row by row, in whole cache lines
@@ -34,8 +35,9 @@ class ClassProbabilities:
     def __init__(self, score: Tensor, scores: Scores) -> None:
         self._score = score
         self._logits = scores == "logit"
+        self._kept = is_kept(score)
         if self._logits:
-            self._peak = score.amax(dim=1).double()
+            self._peak = self._highest()
             self._total = torch.cat([tree_sum(self._raised(x.double(), rows), dim=1) for rows, x in self.stored_rows()])
 
     @property
@@ -51,6 +53,8 @@ class ClassProbabilities:
         for start in range(0, n, height):
             rows = slice(start, min(start + height, n))
             yield rows, self._score[rows]
+            if self._kept:
+                relieve(self._score[rows].nbytes)
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Blocks of rows in order: where they lie, and their probabilities, float64 [rows, C]; fresh tensors."""
@@ -66,12 +70,12 @@ class ClassProbabilities:
         Args:
             codes: Class codes, int64 [n].
         """
-        picked = self._score.gather(1, codes[:, None]).squeeze(1).double()
+        picked = self._by_row(lambda rows, x: x.gather(1, codes[rows, None]).squeeze(1)).double()
         return (picked - self._peak).exp_().div_(self._total) if self._logits else picked
 
     def highest(self) -> Tensor:
         """The highest probability of each row, float64 [n]."""
-        return self._total.reciprocal() if self._logits else self._score.amax(dim=1).double()
+        return self._total.reciprocal() if self._logits else self._highest()
 
     def classes(self) -> Iterator[tuple[range, Tensor]]:
         """Blocks of classes in order: their codes, and a fresh contiguous tensor [classes, n].
@@ -83,7 +87,7 @@ class ClassProbabilities:
         width = max(1, _CLASS_BLOCK_BYTES // (8 * max(n, 1)))
         for start in range(0, num_classes, width):
             codes = range(start, min(start + width, num_classes))
-            block = self._score[:, codes.start : codes.stop].T
+            block = self._columns(codes).T
             if self._logits:
                 yield codes, (block.double().contiguous() - self._peak).exp_().div_(self._total)
             else:
@@ -92,6 +96,21 @@ class ClassProbabilities:
     def labels(self) -> Tensor:
         """The class of the highest score of each row, int64 [n]; the lowest code among equals."""
         return hard_labels(self._score)
+
+    def _columns(self, codes: range) -> Tensor:
+        if not self._kept:
+            return self._score[:, codes.start : codes.stop]
+        taken = self._score.new_empty((len(self._score), len(codes)))
+        for rows, block in row_blocks(self._score):
+            taken[rows] = block[:, codes.start : codes.stop]
+        return taken
+
+    def _highest(self) -> Tensor:
+        return self._by_row(lambda _, x: x.amax(dim=1)).double()
+
+    def _by_row(self, of: Callable[[slice, Tensor], Tensor]) -> Tensor:
+        parts = [of(rows, block) for rows, block in row_blocks(self._score)]
+        return torch.cat(parts) if parts else self._score.new_zeros(0)
 
     def _raised(self, x: Tensor, rows: slice) -> Tensor:
         """The exponentials of rows of logits, at most 1 each."""
