@@ -17,11 +17,13 @@ from torch import Tensor
 from torchmetrics.utilities.distributed import gather_all_tensors
 from torchmetrics.utilities.exceptions import TorchMetricsUserError
 
+from prima_bench.metrics.attendance import attend
 from prima_bench.metrics.batch import Batch
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.fields import Chunk, Field, check_chunk
 from prima_bench.metrics.lifecycle import SafeMetric, State
 from prima_bench.metrics.rows import SparseRows
+from prima_bench.metrics.spill import Spill, is_kept
 from prima_bench.metrics.sync import Schema, exchange
 
 Given = Mapping[str, Tensor | SparseRows | None]
@@ -30,6 +32,7 @@ _INDEX = Field("index", "integer", "scalar")
 _SPARSE_PARTS = ("values", "columns", "lengths")
 _SLAB_BYTES = 16 << 20  # larger ones leave more small chunks lying between other memory until they are joined
 _LOOSE_CHUNKS = 512
+_LEAST_KEPT_BYTES = 1 << 20  # what is smaller stays in memory: ids, lengths of rows
 
 
 class RowBuffer(SafeMetric):
@@ -40,7 +43,10 @@ class RowBuffer(SafeMetric):
         kwargs: The keyword arguments of :class:`torchmetrics.Metric`.
 
     Attributes:
-        schema_tag: What all ranks must agree on before they exchange rows, such as the digest of a dataset.
+        schema_tag: What all ranks must agree on before they exchange rows, such as the digest of a dataset; or several
+            such things by name.
+        spill_above: How many bytes of rows are held in memory; once there are more, all go to a temporary file. None:
+            all stay in memory.
 
     Raises:
         InputError: If two fields have one name, or one is called ``index``.
@@ -50,7 +56,10 @@ class RowBuffer(SafeMetric):
         super().__init__(**kwargs)
         if len({f.name for f in fields} | {_INDEX.name}) != len(fields) + 1:
             raise InputError("fields need distinct names, none of them 'index'")
-        self.schema_tag = ""
+        self.schema_tag: str | Mapping[str, str] = ""
+        self.spill_above: int | None = None
+        self._spill: Spill | None = None
+        self._gather_on: int | None = None
         self._row_fields = (_INDEX, *fields)
         self._row_states = tuple(s for f in self._row_fields for s in _states_of(f))
         self._rows_before = 0  # rows that forward has set aside
@@ -82,6 +91,25 @@ class RowBuffer(SafeMetric):
         with self.sync_context(should_sync=ours, should_unsync=ours):
             yield self._batch()
 
+    @contextmanager
+    def gathered(self, rank: int) -> Iterator[Batch | None]:
+        """The rows of all ranks as one batch on one of them, and None on the others, which hold no more than before.
+
+        Args:
+            rank: Which, within the metric's process group.
+
+        Raises:
+            ConflictingRowsError: If an id came with two contents; on that rank alone.
+            SyncError: If the ranks disagree about what they buffer; raised on every rank.
+        """
+        self._gather_on = rank
+        try:
+            with self.sync_context():
+                here = not self._is_synced or dist.get_rank(self.process_group) == rank
+                yield self._batch() if here else None
+        finally:
+            self._gather_on = None
+
     def add_state(
         self,
         name: str,
@@ -103,7 +131,7 @@ class RowBuffer(SafeMetric):
         super().reset()
         self._loose = self._loose_bytes = 0
         if not self._rows_before:
-            self._ids_given = None
+            self._ids_given = self._spill = None
 
     @torch.jit.unused
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -164,20 +192,26 @@ class RowBuffer(SafeMetric):
     def _append_all(self, chunks: Iterable[tuple[Tensor | None, Given]], *, owned: bool) -> None:
         if self._is_synced:
             raise TorchMetricsUserError("The Metric shouldn't be synced when rows are added; call `unsync` first.")
+        if self._shared and (attendance := attend()):
+            attendance.look(self.process_group)
         shape, ids_given = self._shape(), self._ids_given
         position = self._rows_before + self.n_rows
-        checked: list[Chunk] = []
-        for index, fields in chunks:
-            ids_given = self._numbering(ids_given if position else None, index is not None)
-            given = {**fields, "index": torch.arange(position, position + _rows_in(fields)) if index is None else index}
-            chunk = check_chunk(self._row_fields, given, device=self._home, owned=owned)
-            shape = _agreed(shape, _shape_of(chunk))
-            n = chunk["index"].shape[0]
-            position += n
-            if n:
-                checked.append(chunk)
-        for chunk in checked:
-            self._keep(chunk)
+        states, loose = self._copy_state_dict(), (self._loose, self._loose_bytes)
+        try:
+            for index, fields in chunks:
+                ids_given = self._numbering(ids_given if position else None, index is not None)
+                numbers = torch.arange(position, position + _rows_in(fields)) if index is None else index
+                chunk = check_chunk(self._row_fields, {**fields, "index": numbers}, device=self._home, owned=owned)
+                shape = _agreed(shape, _shape_of(chunk))
+                n = chunk["index"].shape[0]
+                position += n
+                if n:
+                    self._keep(chunk)
+        except BaseException:
+            self._restore(states)
+            self._loose, self._loose_bytes = loose
+            raise
+        if position > self._rows_before:
             self._ids_given = ids_given
 
     def _numbering(self, before: bool | None, given: bool) -> bool:
@@ -187,13 +221,17 @@ class RowBuffer(SafeMetric):
                 f"index is {'given' if given else 'missing'} here, unlike in earlier updates",
                 hint="Give every row its id in all updates, or in none.",
             )
-        shared = self.sync_on_compute or self.dist_sync_on_step
-        if not given and shared and self.distributed_available_fn() and dist.get_world_size(self.process_group) > 1:
+        if not given and self._shared and dist.get_world_size(self.process_group) > 1:
             raise InputError(
                 "rows need ids when several processes share a metric",
                 hint="Pass index=, each row's position in the dataset, which tells padded repeats from new rows.",
             )
         return given
+
+    @property
+    def _shared(self) -> bool:
+        """Whether other ranks hold rows of this metric too."""
+        return (self.sync_on_compute or self.dist_sync_on_step) and bool(self.distributed_available_fn())
 
     def _keep(self, chunk: Chunk) -> None:
         for name, added in self._states_for([chunk]).items():
@@ -219,12 +257,26 @@ class RowBuffer(SafeMetric):
         for name, tail in joined.items():
             states[name][start:] = tail
         self._loose = self._loose_bytes = 0
+        self._move_to_disk()
+
+    def _move_to_disk(self) -> None:
+        """Keep large tensors in a file once they are too many for memory."""
+        if self.spill_above is None or self._home.type != "cpu":
+            return
+        states = [self._state(name) for name in self._row_states]
+        held = [(s, i) for s in states for i, x in enumerate(s) if x.nbytes >= _LEAST_KEPT_BYTES and not is_kept(x)]
+        if sum(s[i].nbytes for s, i in held) <= self.spill_above:
+            return
+        self._spill = self._spill or Spill()
+        for state, i in held:
+            state[i] = self._spill.keep(state[i])
 
     def _sync_dist(self, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
         group = process_group or self.process_group
         fields = tuple(f"{f.name}: {f.kind} {f.width}" for f in self._row_fields)
         schema = Schema(self._schema_name(), self.schema_tag, fields, self._ids_given is False)
-        states: dict[str, State] = dict(self._states_for(exchange(self._chunks(), schema, group, self._home)))
+        chunks = exchange(self._chunks(), schema, group, self._home, self._gather_on)
+        states: dict[str, State] = dict(self._states_for(chunks))
         for name in self._defaults.keys() - states.keys():
             values = torch.stack(dist_sync_fn(getattr(self, name), group))
             reduction = cast(Callable[[Tensor], Tensor] | None, self._reductions[name])

@@ -8,6 +8,7 @@
     ├── ConflictingRowsError   one row id, two contents
     ├── ReferenceDataError the reference (solution) cannot be scored against; exit code 4
     ├── SyncError          ranks disagree about what they are about to exchange
+    │   └── LostRankError  a rank gave up or ended, so that the others wait for nothing
     └── MetricNameError    a metric reference that cannot be parsed or does not exist; exit code 3
 """
 
@@ -73,6 +74,18 @@ class ReferenceDataError(MetricError):
 
 class SyncError(MetricError):
     """The ranks of a process group disagree about the state they are about to exchange."""
+
+
+class LostRankError(SyncError):
+    """A rank gave up or ended, so that its rows will never come; all others raise it.
+
+    Attributes:
+        rank: Which; None where nobody could tell.
+    """
+
+    def __init__(self, message: str, *, rank: int | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.rank = rank
 
 
 class MetricNameError(MetricError):

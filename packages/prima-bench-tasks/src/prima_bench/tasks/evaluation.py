@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +18,7 @@ import torch
 from prima_bench.metrics.device import resolve_device
 from prima_bench.metrics.errors import (
     ConflictingRowsError,
+    LostRankError,
     MetricError,
     ProfileError,
     ReferenceDataError,
@@ -29,11 +31,11 @@ from prima_bench.tasks.errors import DataError, PredictionError, UsageError, fir
 from prima_bench.tasks.inputs.arguments import check_arguments
 from prima_bench.tasks.names import MetricSelection
 from prima_bench.tasks.problems.base import Detailed, open_problem
+from prima_bench.tasks.ranks import attended, scored_for_all
 from prima_bench.tasks.registry import get_task, resolve_metrics
 from prima_bench.tasks.request import dataset_record, model_record, source_of
 from prima_bench.tasks.results.assemble import metric_identities, provenance, score_records, units_record
 from prima_bench.tasks.results.detail import Detail
-from prima_bench.tasks.results.digest import comparability_key
 from prima_bench.tasks.results.records import PredictionsRecord, TaskRecord
 from prima_bench.tasks.results.schema import EvalResult
 from prima_bench.tasks.states.holdings import Holdings
@@ -52,7 +54,8 @@ class Evaluation:
     """Evaluates predictions on a task's dataset, or on a solution of your own.
 
     Predictions come in one update or in any shards, in any order, on one process or on every rank of a
-    ``torch.distributed`` group: the scores are the same to the last bit. An update that is refused changes nothing.
+    ``torch.distributed`` group: the scores are the same to the last bit. An update that is refused changes nothing, and
+    a rank that goes on after it is one as any other; when it ends instead, the others raise the reason.
 
     Args:
         task: Name of the task.
@@ -66,6 +69,8 @@ class Evaluation:
             true labels, named by row, or the path of an ``.h5ad``, ``.csv``, ``.tsv`` or ``.parquet`` file.
         anchors: Measure what naive models and a replicate score on your own solution, so that scores get a ``skill``;
             that takes about as long as seven evaluations, once. A registered dataset brings its anchors.
+        sync_to: On several ranks, who holds the rows of all while they are scored: ``"all"``, so that each scores, or
+            ``"rank0"``, which scores for all. Every rank gets the result.
         **options: How your solution is read. Perturbation: ``perturbation_key``, ``control``, ``scale``;
             ``target_map`` and ``target_separator`` say which genes each perturbation acts on; ``context_key`` names
             the context (cell type, donor) in which perturbations are scored, each against control cells of its own.
@@ -97,9 +102,25 @@ class Evaluation:
         *,
         solution: Any = None,
         anchors: bool = False,
+        sync_to: str = "all",
         **options: Any,
     ) -> None:
-        check_arguments(task, dataset, metrics, device, anchors)
+        with attended():
+            check_arguments(task, dataset, metrics, device, anchors, sync_to)
+            self._open(task, dataset, metrics, device, model, solution, anchors, sync_to, options)
+
+    def _open(
+        self,
+        task: str,
+        dataset: str | None,
+        metrics: MetricSelection | None,
+        device: str | torch.device | None,
+        model: str | Mapping[str, Any] | None,
+        solution: Any,
+        anchors: bool,
+        sync_to: str,
+        options: dict[str, Any],
+    ) -> None:
         spec = get_task(task).spec
         self._refs = resolve_metrics(task, metrics)
         self._model = model_record(model)
@@ -113,16 +134,20 @@ class Evaluation:
         self._task = TaskRecord(name=spec.name, version=spec.version, digest=spec.digest)
         self._dataset = dataset_record(source, self._problem.solution_digest)
         # Ranks that score against different things must not exchange rows.
-        self._panel.schema_tag = comparability_key(
-            self._task.model_dump(), self._dataset.model_dump(), metric_identities(self._refs)
-        )
+        self._panel.schema_tag = {
+            "task": f"{spec.name} {spec.version} ({spec.digest[:19]})",
+            "dataset": f"{self._dataset.key} ({self._dataset.digest[:19]})",
+            "solution": self._dataset.solution_digest,
+            "panel": ", ".join(f"{m['name']} {m['version']} {m['params']}" for m in metric_identities(self._refs)),
+        }
+        self._sync_to = sync_to
         self._own = source.dataset is None
         self._options = dict(options)
         self._anchors = None if source.dataset is None else stored_anchors(source.dataset)
         self._measure_anchors = anchors and self._anchors is None
         if self._measure_anchors and not isinstance(self._problem, Anchored):
             raise UsageError(f"anchors cannot be measured for {spec.name}", hint="Leave anchors out.")
-        self._seconds = 0.0
+        self._seconds = self._began = 0.0
 
     def update(self, predictions: Any, ids: Any = None, *, perturbation: Any = None, context: Any = None) -> None:
         """Take in predictions: all of these rows, or none when one is refused.
@@ -138,9 +163,10 @@ class Evaluation:
             context: The same for each cell's context, where the solution was given a ``context_key``.
 
         Raises:
-            PredictionError: If the predictions cannot be scored, naming the first few rows. Earlier updates stand.
+            PredictionError: If the predictions cannot be scored, naming the first few rows; or if another rank gave up.
+                Earlier updates stand.
         """
-        with one_thread(), self._timed(), _kernel_errors():
+        with attended(), one_thread(), self._timed(), _kernel_errors(), self._named():
             encoded = self._problem.encode(predictions, ids, perturbation, context)
             self._held.add(encoded)
 
@@ -148,10 +174,20 @@ class Evaluation:
         """Score everything that was handed in, on all ranks alike. More updates may follow.
 
         Raises:
-            PredictionError: If rows or perturbations are missing, two ranks gave one row two contents, or values are
-                too large to be scored.
+            PredictionError: If rows or perturbations are missing, two ranks gave one row two contents, values are too
+                large to be scored, ranks score against different things, or one of them gave up or ended.
         """
-        with one_thread(), self._timed(), _kernel_errors(), self._named(), self._panel.synced() as batch:
+        with attended(), one_thread(), self._timed(), _kernel_errors(), self._named():
+            if self._sync_to == "all":
+                with self._panel.synced() as batch:
+                    result = self._scored(batch)
+            else:
+                with self._panel.gathered(0) as batch:
+                    result = scored_for_all(None if batch is None else partial(self._scored, batch))
+        return result.attach(Detail(self, self._held.mark))
+
+    def _scored(self, batch: "Batch") -> EvalResult:
+        with _kernel_errors(), self._named():
             self._refuse_nothing(batch)
             coverage = self._problem.check_complete(batch)
             scores = self._panel.score_all(batch)
@@ -159,7 +195,7 @@ class Evaluation:
             fingerprint = self._problem.fingerprint(batch)
             flags = [*self._problem.flags, *self._problem.flags_of(batch)]
             anchors = self._measured_anchors()
-        result = EvalResult.build(
+        return EvalResult.build(
             task=self._task,
             dataset=self._dataset,
             metrics=metric_identities(self._refs),
@@ -173,10 +209,9 @@ class Evaluation:
             ),
             scores=score_records(scores, self._refs, self._problem.unit_codes, self._problem.unit_kind, anchors),
             units=units_record(scores, self._problem),
-            provenance=provenance(str(self._device), self._seconds),
+            provenance=provenance(str(self._device), self._seconds + time.perf_counter() - self._began),
             flags=[*flags, *self._uncalibrated(anchors)],
         )
-        return result.attach(Detail(self, self._held.mark))
 
     def detail(self, state: object, table: str, arguments: dict[str, Any]) -> "pd.DataFrame | None":
         """A table about the predictions, for ``EvalResult``; on several ranks, to be asked for on all of them.
@@ -228,8 +263,9 @@ class Evaluation:
         """
         if not isinstance(path, str | PathLike) or Path(path).suffix != SUFFIX:
             raise UsageError(f"{path!r} names no state", hint=f"Name a file that ends in {SUFFIX}, as run{SUFFIX}.")
-        runs, arrays = self._held.stored()
-        write_state(Path(path), self._head(runs), arrays)
+        with attended():
+            runs, arrays = self._held.stored()
+            write_state(Path(path), self._head(runs), arrays)
         return Path(path)
 
     @classmethod
@@ -333,17 +369,19 @@ class Evaluation:
 
     @contextmanager
     def _timed(self) -> "Iterator[None]":
-        start = time.perf_counter()
+        self._began = time.perf_counter()
         try:
             yield
         finally:
-            self._seconds += time.perf_counter() - start
+            self._seconds += time.perf_counter() - self._began
 
     @contextmanager
     def _named(self) -> "Iterator[None]":
         """Put names in the place of the kernel's row ids and codes."""
         try:
             yield
+        except LostRankError as error:
+            raise PredictionError(error.message, hint=error.hint) from error
         except SyncError as error:
             raise PredictionError(
                 error.message,

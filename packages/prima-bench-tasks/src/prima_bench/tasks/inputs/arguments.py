@@ -7,15 +7,20 @@ import torch
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.errors import UsageError
 
+SYNC_TO = ("all", "rank0")
+"""Who may hold the rows of all ranks while they are scored."""
 
-def check_arguments(task: object, dataset: object, metrics: object, device: object, anchors: object) -> None:
+
+def check_arguments(
+    task: object, dataset: object, metrics: object, device: object, anchors: object, sync_to: object
+) -> None:
     """Refuse arguments of another kind than ``Evaluation`` takes; whether names exist is the registry's business.
 
     Raises:
         UsageError: Naming the first that is.
 
     Example:
-        >>> check_arguments("cell_type_annotation", None, ["accuracy", "mcc"], "cpu", False)
+        >>> check_arguments("cell_type_annotation", None, ["accuracy", "mcc"], "cpu", False, "all")
     """
     if not isinstance(task, str):
         raise _refused("task", task, "Name a task, one of those that list_tasks() gives.")
@@ -29,6 +34,8 @@ def check_arguments(task: object, dataset: object, metrics: object, device: obje
         raise _refused("device", device, "Write cpu, cuda or cuda:0.")
     if not isinstance(anchors, bool):
         raise _refused("anchors", anchors, "Write True to measure them on a solution of your own.")
+    if not isinstance(sync_to, str) or sync_to not in SYNC_TO:
+        raise UsageError(f"sync_to cannot be {sync_to!r}", hint=f"Write one of {', '.join(SYNC_TO)}.")
 
 
 def _refused(name: str, value: object, hint: str) -> UsageError:
