@@ -77,6 +77,10 @@ class Spill:
         weakref.finalize(self, self._file.close)
         self._end = 0
 
+    def __reduce__(self) -> tuple[type["Spill"], tuple[()]]:
+        # A copy keeps nothing: copies of its tensors are in memory.
+        return Spill, ()
+
     def keep(self, x: Tensor) -> Tensor:
         """Write a tensor; what comes back has its values and lies in the file.
 

@@ -29,6 +29,7 @@ from prima_bench.tasks.anchors import UNCALIBRATED, Anchored, Anchors, measure, 
 from prima_bench.tasks.artifacts import stored_anchors
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
 from prima_bench.tasks.inputs.arguments import check_arguments
+from prima_bench.tasks.memory import rows_in_memory
 from prima_bench.tasks.names import MetricSelection
 from prima_bench.tasks.problems.base import Detailed, open_problem
 from prima_bench.tasks.ranks import attended, scored_for_all
@@ -71,6 +72,8 @@ class Evaluation:
             that takes about as long as seven evaluations, once. A registered dataset brings its anchors.
         sync_to: On several ranks, who holds the rows of all while they are scored: ``"all"``, so that each scores, or
             ``"rank0"``, which scores for all. Every rank gets the result.
+        buffer: Where predictions are kept until they are scored: ``"memory"``, ``"disk"`` (a file in ``TMPDIR`` that
+            vanishes with the process), or ``"auto"``: in memory up to a quarter of what is free. Scores are the same.
         **options: How your solution is read. Perturbation: ``perturbation_key``, ``control``, ``scale``;
             ``target_map`` and ``target_separator`` say which genes each perturbation acts on; ``context_key`` names
             the context (cell type, donor) in which perturbations are scored, each against control cells of its own.
@@ -103,11 +106,13 @@ class Evaluation:
         solution: Any = None,
         anchors: bool = False,
         sync_to: str = "all",
+        buffer: str = "auto",
         **options: Any,
     ) -> None:
         with attended():
-            check_arguments(task, dataset, metrics, device, anchors, sync_to)
+            check_arguments(task, dataset, metrics, device, anchors, sync_to, buffer)
             self._open(task, dataset, metrics, device, model, solution, anchors, sync_to, options)
+            self._panel.spill_above = rows_in_memory(buffer)
 
     def _open(
         self,

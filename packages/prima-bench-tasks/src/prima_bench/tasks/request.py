@@ -13,7 +13,7 @@ from prima_bench.tasks.registry import get_dataset
 from prima_bench.tasks.results.records import DatasetRecord, ModelRecord
 from prima_bench.tasks.specs import digest_of
 
-ARGUMENTS = ("task", "dataset", "metrics", "device", "model", "solution", "anchors", "sync_to")
+ARGUMENTS = ("task", "dataset", "metrics", "device", "model", "solution", "anchors", "sync_to", "buffer")
 """What ``Evaluation`` takes by name, beside options."""
 
 PREDICTION_OPTIONS = ("scores",)

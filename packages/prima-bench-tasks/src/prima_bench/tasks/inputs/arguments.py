@@ -6,13 +6,14 @@ import torch
 
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.errors import UsageError
+from prima_bench.tasks.memory import BUFFERS
 
 SYNC_TO = ("all", "rank0")
 """Who may hold the rows of all ranks while they are scored."""
 
 
 def check_arguments(
-    task: object, dataset: object, metrics: object, device: object, anchors: object, sync_to: object
+    task: object, dataset: object, metrics: object, device: object, anchors: object, sync_to: object, buffer: object
 ) -> None:
     """Refuse arguments of another kind than ``Evaluation`` takes; whether names exist is the registry's business.
 
@@ -20,7 +21,7 @@ def check_arguments(
         UsageError: Naming the first that is.
 
     Example:
-        >>> check_arguments("cell_type_annotation", None, ["accuracy", "mcc"], "cpu", False, "all")
+        >>> check_arguments("cell_type_annotation", None, ["accuracy", "mcc"], "cpu", False, "all", "auto")
     """
     if not isinstance(task, str):
         raise _refused("task", task, "Name a task, one of those that list_tasks() gives.")
@@ -36,6 +37,8 @@ def check_arguments(
         raise _refused("anchors", anchors, "Write True to measure them on a solution of your own.")
     if not isinstance(sync_to, str) or sync_to not in SYNC_TO:
         raise UsageError(f"sync_to cannot be {sync_to!r}", hint=f"Write one of {', '.join(SYNC_TO)}.")
+    if not isinstance(buffer, str) or buffer not in BUFFERS:
+        raise UsageError(f"buffer cannot be {buffer!r}", hint=f"Write one of {', '.join(BUFFERS)}.")
 
 
 def _refused(name: str, value: object, hint: str) -> UsageError:
