@@ -47,7 +47,7 @@ class Steps:
         self.step()
 
     def install(self) -> None:
-        for name in ("write", "fsync"):
+        for name in ("pwrite", "fsync"):
             honest = getattr(os, name)
 
             def counted(*args: Any, honest: Any = honest) -> Any:

@@ -27,13 +27,33 @@ _LONGEST_ETAG = 1024
 _OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
+_place = threading.Lock()
+
+
+def _write_at(handle: int, data: memoryview, start: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(handle, data, start)
+    with _place:  # Windows
+        os.lseek(handle, start, os.SEEK_SET)
+        return os.write(handle, data)
+
+
+def _read_at(handle: int, length: int, start: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(handle, length, start)
+    with _place:  # Windows
+        os.lseek(handle, start, os.SEEK_SET)
+        return os.read(handle, length)
+
+
 class _File:
     """A file written at given places by several threads, until it is closed: then nothing is written any more."""
 
     def __init__(self, path: Path, what: str) -> None:
         self.path = path
         self._what = what
-        self._lock = threading.Lock()
+        self._idle = threading.Condition()
+        self._users = 0
         with cache_errors(what):
             self._handle = os.open(path, _OPEN, 0o600)
             if not stat.S_ISREG(os.fstat(self._handle).st_mode):
@@ -41,42 +61,55 @@ class _File:
                 raise OSError(f"{path} is not a regular file")
 
     def put(self, data: memoryview, start: int) -> None:
-        with self._lock, cache_errors(self._what):
-            if self._handle < 0:
-                raise OSError("the download was given up")
-            os.lseek(self._handle, start, os.SEEK_SET)
+        with self._open_handle() as handle, cache_errors(self._what):
             while data:
-                data = data[os.write(self._handle, data) :]
+                count = _write_at(handle, data, start)
+                data, start = data[count:], start + count
 
     def get(self, start: int, length: int) -> bytes:
-        with self._lock, cache_errors(self._what):
-            os.lseek(self._handle, start, os.SEEK_SET)
-            return os.read(self._handle, length)
+        with self._open_handle() as handle, cache_errors(self._what):
+            return _read_at(handle, length, start)
 
     def is_hole(self, start: int, length: int) -> bool:
         """Whether nothing was ever written there, as far as the file system tells."""
         if not hasattr(os, "SEEK_DATA"):
             return False
-        with self._lock:
+        with self._open_handle() as handle:
             try:
-                return os.lseek(self._handle, start, os.SEEK_DATA) >= start + length
+                return os.lseek(handle, start, os.SEEK_DATA) >= start + length
             except OSError as error:
                 return error.errno == errno.ENXIO  # no data from there to the end
 
     def resize(self, size: int) -> None:
-        with self._lock, cache_errors(self._what):
-            if os.fstat(self._handle).st_size != size:
-                os.truncate(self._handle, size)
+        with self._open_handle() as handle, cache_errors(self._what):
+            if os.fstat(handle).st_size != size:
+                os.truncate(handle, size)
 
     def sync(self) -> None:
-        with cache_errors(self._what):
-            os.fsync(self._handle)
+        with self._open_handle() as handle, cache_errors(self._what):
+            os.fsync(handle)
 
     def close(self) -> None:
-        with self._lock:
+        with self._idle:
             handle, self._handle = self._handle, -1
+            # A number that was closed may be given to another file at once, so nobody may still be using it.
+            self._idle.wait_for(lambda: self._users == 0)
         if handle >= 0:
             os.close(handle)
+
+    @contextlib.contextmanager
+    def _open_handle(self) -> Iterator[int]:
+        with self._idle:
+            if self._handle < 0:
+                raise CacheError(f"{self._what}: the download was given up", hint=HINT)
+            self._users += 1
+            handle = self._handle
+        try:
+            yield handle
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
 
 
 class VerifiedParts:
