@@ -4,6 +4,7 @@
 
 from prima_bench.cli.options import Dataset, Json, Task
 from prima_bench.cli.render import Steps, write, write_json
+from prima_bench.cli.transfers import transfers
 from prima_bench.tasks.artifacts import fetch_data
 from prima_bench.tasks.registry import get_dataset
 
@@ -20,7 +21,7 @@ def fetch(task: Task, dataset: Dataset = None, as_json: Json = False) -> None:
       prima-bench fetch --task perturbation_prediction --dataset perturbsim@1.0.0
     """
     key = get_dataset(dataset, task=task).spec.key
-    with Steps() as steps:
+    with Steps() as steps, transfers(steps):
         steps(f"fetching {key}")
         train, test = fetch_data(task=task, dataset=dataset)
     if as_json:

@@ -11,6 +11,7 @@ import typer
 from prima_bench.cli.grammar import Command, Group
 from prima_bench.cli.options import complete_dataset, output_file, output_folder
 from prima_bench.cli.render import Steps, remark, write
+from prima_bench.cli.transfers import transfers
 from prima_bench.tasks import registry
 from prima_bench.tasks.errors import IncomparableError
 from prima_bench.tasks.recipes import build_dataset, differences, publish_dataset
@@ -95,7 +96,7 @@ def publish(
       prima-bench recipes publish perturbsim@1.0.0 --to gs://my-bucket/benchmarks
     """
     key = registry.get_dataset(name).spec.key
-    with Steps() as steps:
+    with Steps() as steps, transfers(steps):
         published = publish_dataset(key, to, steps)
     write(published.as_source())
     remark(f"{key}: {published.uris[-1]} and the files that it pins are there")
