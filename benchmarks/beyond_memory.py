@@ -1,4 +1,4 @@
-"""Predictions larger than memory: what an evaluation takes of it with rows on disk, and how long, beside rows in memory.
+"""Predictions larger than memory: what an evaluation takes with rows on disk, and how long, beside rows in memory.
 
     python benchmarks/beyond_memory.py                       # 200,000 cells x 18,000 genes, a tenth of it not zero
     python benchmarks/beyond_memory.py --cells 20000 --buffers memory disk
