@@ -26,11 +26,13 @@ from prima_bench.cli.commands import (
     fetch,
     leaderboard,
     listing,
+    merge,
     recipes,
     show,
 )
 from prima_bench.cli.grammar import Command, Group, complaint
 from prima_bench.cli.interrupts import remember
+from prima_bench.cli.ranks import place
 from prima_bench.cli.render import ReaderGoneError, remark, write
 from prima_bench.metrics.errors import MetricError
 from prima_bench.storage.errors import StorageError
@@ -46,7 +48,7 @@ class InOrder(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
-        first = ["demo", "list", "show", "fetch", "baseline", "evaluate", "leaderboard"]
+        first = ["demo", "list", "show", "fetch", "baseline", "evaluate", "merge", "leaderboard"]
         return [*first, *sorted(set(super().list_commands(ctx)) - set(first))]
 
 
@@ -63,6 +65,7 @@ app.add_typer(show.app, name="show")
 app.command("fetch", short_help="Get a task's training and test data.")(fetch.fetch)
 app.command("baseline", short_help="Let a naive model predict.")(baseline.baseline)
 app.command("evaluate", cls=Command, short_help="Score predictions.")(evaluate.evaluate)
+app.command("merge", cls=Command, short_help="Score the parts of an array job.")(merge.merge)
 app.command("leaderboard", cls=Command, short_help="Rank results.")(leaderboard.leaderboard)
 app.command("doctor", short_help="Check the installation.")(doctor.doctor)
 app.add_typer(cache.app, name="cache")
@@ -142,7 +145,8 @@ def main(arguments: Sequence[str]) -> int:
             remark(line)
         return error.exit_code
     except (PrimaBenchError, MetricError, StorageError) as error:
-        remark(f"error: {error.args[0]}")
+        here = place()
+        remark(f"error: {error.args[0]}" if here.world == 1 else f"rank {here.rank}: error: {error.args[0]}")
         if error.hint:
             remark(f"hint: {error.hint}")
         if error.exit_code == UNKNOWN_NAME and broken_modules():

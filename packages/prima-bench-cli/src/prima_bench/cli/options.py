@@ -5,7 +5,7 @@ into the line being typed.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -84,18 +84,24 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @contextmanager
-def output_file(path: Path, *, suffix: str) -> Iterator[None]:
+def output_file(path: Path, *, suffix: str, others: Sequence[str] = ()) -> Iterator[None]:
     """Make the folder of a file that a command is to write, and refuse a place that cannot be written before any work.
 
     When the command fails, folders that were made here for nothing are taken away again.
+
+    Args:
+        path: The file.
+        suffix: What its name ends in.
+        others: What else it may end in.
 
     Raises:
         UsageError: If the path is a folder, has another suffix, or cannot be written.
     """
     if os.path.isdir(path):  # noqa: PTH112 (unlike Path.is_dir it does not raise for a name that is too long)
         raise UsageError(f"--output {path}: is a folder", hint=f"Name a file in it: {path / ('name' + suffix)}")
-    if path.suffix != suffix:
-        raise UsageError(f"--output {path}: the name must end in {suffix}", hint=f"Try {path.with_suffix(suffix)}")
+    if path.suffix not in (suffix, *others):
+        ends = " or ".join((suffix, *others))
+        raise UsageError(f"--output {path}: the name must end in {ends}", hint=f"Try {path.with_suffix(suffix)}")
     with output_folder(path.parent, file=path.name):
         yield
 

@@ -145,13 +145,17 @@ class Steps:
     """Says on stderr what is being done: one moving line with the time on a terminal, a line for each step elsewhere.
 
     Write data to stdout after it has ended: on a terminal both share the screen.
+
+    Args:
+        quiet: Say nothing, as the processes but the first of several do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
-        if on_terminal(sys.stderr) and os.environ.get("TERM") != "dumb":
+        if not self._quiet and on_terminal(sys.stderr) and os.environ.get("TERM") != "dumb":
             from rich.console import Console
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -182,6 +186,8 @@ class Steps:
             KeyboardInterrupt: If an interrupt got lost in the step before.
         """
         heed()
+        if self._quiet:
+            return
         if self._progress is None:
             remark(step)
         else:

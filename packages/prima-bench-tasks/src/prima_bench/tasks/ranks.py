@@ -37,6 +37,8 @@ def scored_for_all(score: Callable[[], EvalResult] | None) -> EvalResult:
         PrimaBenchError: What scoring raised, on every rank.
         LostRankError: If a rank gave up or ended.
     """
+    if score is not None and attend() is None:
+        return score()
     result: EvalResult | None = None
     refused: PrimaBenchError | None = None
     if score is not None:

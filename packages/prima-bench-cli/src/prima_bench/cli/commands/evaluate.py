@@ -2,14 +2,18 @@
 
 # ruff: noqa: D301 (a backslash before b keeps the lines of an example together in --help)
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from prima_bench.cli.commands.merge import STATE
 from prima_bench.cli.options import Dataset, Json, Task, complete_panel, output_file
 from prima_bench.cli.own_data import check_options, errors_name_options, given_options
+from prima_bench.cli.ranks import joined, local_device, place
 from prima_bench.cli.render import Steps, on_terminal, remark, width, write, write_json
+from prima_bench.cli.shards import files_named
 from prima_bench.tasks.errors import UsageError
 from prima_bench.tasks.registry import get_dataset, resolve_metrics
 from prima_bench.tasks.results.text import result_text
@@ -20,23 +24,24 @@ def evaluate(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Result file; ends in .json. Its folder is made if missing."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Result file, ending in .json; or .pbstate, for merge to score later. Its folder is made if missing.",
         ),
     ],
     predictions: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--predictions",
             "-p",
-            metavar="FILE",
-            help="Predictions, or some of their shards.",
-            exists=True,
-            dir_okay=False,
+            metavar="FILE|PATTERN",
+            help='Predictions, some of their shards, or a pattern in quotes: "shards/*.h5ad".',
         ),
     ] = None,
     more: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", help="More shards, as *.h5ad gives.", exists=True, dir_okay=False),
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="More shards, as *.h5ad gives."),
     ] = None,
     dataset: Dataset = None,
     metrics: Annotated[
@@ -119,27 +124,37 @@ def evaluate(
 ) -> None:
     """Score predictions; writes the result as JSON and prints the scores.
 
-    Predictions in several files are shards: name them all, in any order. The result file appears at the end and in one
-    piece; when the predictions cannot be scored, what lies there already is left alone.
+    Predictions in several files are shards: name them all, in any order; they are read one at a time. The result file
+    appears at the end and in one piece; when the predictions cannot be scored, what lies there already is left alone.
+    Under torchrun the processes share the files among them, and the first one writes.
 
     \b
     Examples:
       prima-bench evaluate --task cell_type_annotation \\
           --predictions preds.h5ad --model my-model --output result.json
       prima-bench evaluate --task cell_type_annotation \\
-          --predictions shards/*.h5ad --metrics f1_macro,mcc --output result.json
+          --predictions "shards/*.h5ad" --metrics f1_macro --output result.json
       prima-bench evaluate --task perturbation_prediction \\
           --solution held_out.h5ad --perturbation-key target_gene \\
           --control non-targeting --scale log1p_cp10k \\
           --predictions preds.h5ad --output result.json
+      torchrun --nproc-per-node 4 -m prima_bench.cli evaluate \\
+          --task cell_type_annotation \\
+          --predictions "shards/*.h5ad" --output result.json
 
     \b
     What predictions look like: prima-bench show task TASK
     Exit codes: 0 scored, 3 unknown name, 4 data unavailable, 5 bad predictions
     """
-    files = [*(predictions or ()), *(more or ())]
+    files = [*files_named(predictions or (), "--predictions"), *files_named(more or (), "FILE")]
     if not files:
         raise UsageError("no predictions are named", hint="Add --predictions FILE.")
+    here = place()
+    if output.suffix == STATE and here.world > 1:
+        raise UsageError(
+            f"--output {output}: a state is written by one process, and there are {here.world}",
+            hint="Name a .json file, or start each process by itself, as an array job does.",
+        )
     own = given_options(
         {
             "perturbation_key": perturbation_key,
@@ -157,18 +172,37 @@ def evaluate(
     resolve_metrics(task, metrics)
     if solution is None:
         get_dataset(dataset, task=task)
-    with output_file(output, suffix=".json"), Steps() as steps, errors_name_options():
+    written = output_file(output, suffix=".json", others=(STATE,)) if here.first else nullcontext()
+    with written, Steps(quiet=not here.first) as steps, errors_name_options():
         steps("loading torch")
         from prima_bench.tasks.evaluation import Evaluation
 
-        steps("loading the solution")
-        run = Evaluation(task, dataset, metrics, device, model, solution=solution, anchors=anchors, **own)
-        for number, file in enumerate(files, start=1):
-            steps(f"reading {file} ({number} of {len(files)})")
-            run.update(predictions=file)
-        steps("computing the scores")
-        result = run.compute()
-        result.save(output)
+        with joined(here):
+            steps("loading the solution")
+            run = Evaluation(
+                *(task, dataset, metrics, local_device(device), model),
+                solution=solution,
+                anchors=anchors,
+                sync_to="rank0",
+                **own,
+            )
+            share = here.own(files)
+            for number, file in enumerate(share, start=1):
+                steps(f"reading {file} ({number} of {len(share)})")
+                run.update(predictions=file)
+            result = None
+            if output.suffix == STATE:
+                run.save(output)
+            else:
+                steps("computing the scores")
+                result = run.compute()
+                if here.first:
+                    result.save(output)
+    if not here.first:
+        return
+    if result is None:
+        remark(f"wrote {output}; prima-bench merge scores it with the other parts")
+        return
     if as_json:
         write_json(result.model_dump())
     else:
