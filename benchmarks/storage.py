@@ -14,6 +14,7 @@ import http.server
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -69,7 +70,9 @@ def compare(folder: Path, server: "Server", args: argparse.Namespace) -> None:
         rate = args.size * (1 << 20) / seconds / 1e6
         checked = "verified" if way in OURS else ""
         memory = f"{max(r['memory'] for r in found[way]) / 1e6:6.0f} MB" if way != "cat" else " " * 9
-        print(f"{way:<24} {seconds:6.2f} s {seconds / cat:5.2f} x cat {rate:6.0f} MB/s {memory}  {checked}".rstrip())
+        cpu = f"{best[way]['cpu']:5.2f} s CPU"
+        line = f"{way:<24} {seconds:6.2f} s {seconds / cat:5.2f} x cat {rate:6.0f} MB/s {cpu} {memory}  {checked}"
+        print(line.rstrip())
     print(f"a hit of the cache, offline: {best['prima-bench']['hit'] * 1e6:.0f} µs")
 
 
@@ -82,9 +85,9 @@ def run(way: str, folder: Path, server: "Server", args: argparse.Namespace) -> d
     source.read_bytes()  # in memory for all alike
     if way == "cat":
         with (target / "object").open("wb") as stream:
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), children_cpu()
             subprocess.run(["cat", str(source)], stdout=stream, check=True)
-            return {"seconds": time.perf_counter() - start}
+            return {"seconds": time.perf_counter() - start, "cpu": children_cpu() - cpu}
     python = sys.executable if way in OURS else args.peers
     command = [python, __file__, "--case", way, str(source), server.url, str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
@@ -92,6 +95,12 @@ def run(way: str, folder: Path, server: "Server", args: argparse.Namespace) -> d
         return {"error": done.stderr.strip().splitlines()[-1][:100]}
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+def children_cpu() -> float:
+    """CPU seconds of all processes that were started and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def clean_environment() -> dict[str, str]:
@@ -103,10 +112,9 @@ def measure(way: str, source: str, url: str, target: str) -> dict[str, Any]:
     fetch: Callable[[], object] = WAYS[way](Path(source), url, Path(target))
     before = resident()
     peak = Peak()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     fetch()
-    seconds = time.perf_counter() - start
-    found = {"seconds": seconds, "memory": peak.stop() - before}
+    found = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu, "memory": peak.stop() - before}
     if way == "prima-bench":
         # No request can be made any more, so every hit shows that it makes none.
         os.environ["PRIMA_BENCH_OFFLINE"] = "1"

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from prima_bench.storage import AccessError, Cache, CacheError, IntegrityError, fetch
+from prima_bench.storage import AccessError, Cache, CacheError, IntegrityError, TransferError, fetch
 from prima_bench.storage.content import PART_SIZE, Content
 from prima_bench.storage.fetching import fetch_content
 
@@ -290,3 +291,49 @@ def test_a_cache_that_cannot_be_created_costs_no_request(faulty, content, tmp_pa
     with pytest.raises(CacheError):
         fetch_content(URI, content(b"data"))
     assert faulty.requests == []
+
+
+@BOTH
+def test_threads_of_one_process_fetch_once_too(faulty, content, by_part: bool) -> None:
+    data = Random(10).randbytes(500_000)  # noqa: S311 - seeded data
+    faulty.objects["/bucket/key"] = data
+    wanted = content(data, by_part=by_part, part_size=100_000)
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(lambda _: fetch_content(URI, wanted), range(8)))
+    assert len(paths) == 1
+    assert paths.pop().read_bytes() == data
+    assert faulty.sent == len(data)
+
+
+@BOTH
+def test_a_fork_does_not_share_its_parents_connections(faulty, content, by_part: bool) -> None:
+    data = Random(11).randbytes(300_000)  # noqa: S311 - seeded data
+    faulty.objects["/bucket/key"] = data
+    code = (
+        "import os, sys; from prima_bench.storage import fetch; uri, sha256, size, *parts = sys.argv[1:]\n"
+        "def get(): return fetch(uri, sha256=sha256, size=int(size), parts=parts).stat().st_size\n"
+        "get(); os.environ['PRIMA_BENCH_CACHE_DIR'] += '-of-the-child'\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os._exit(0 if get() == int(size) else 1)\n"
+        "assert os.waitpid(pid, 0)[1] == 0; print('both')"
+    )
+    process = start("-W", "ignore::DeprecationWarning", "-c", code, *arguments(content(data, by_part=by_part)))
+    out, err = process.communicate()
+    assert out == "both\n", err
+
+
+def test_no_file_of_the_cache_holds_a_secret(faulty, fault, keypair, content, isolated: Path) -> None:
+    data = Random(12).randbytes(500_000)  # noqa: S311 - seeded data
+    faulty.objects["/bucket/key"] = data
+    wanted = content(data, by_part=False, part_size=100_000)
+    faulty.script = lambda request: fault(cut=10) if request.span[0] == 300_000 else None
+    with pytest.raises(TransferError):
+        fetch_content(URI, wanted)
+    assert any(path.suffix == ".etag" for path in isolated.rglob("*"))
+    faulty.script = lambda request: None
+    for _ in range(2):
+        for path in isolated.rglob("*"):
+            told = path.name.encode() + (path.read_bytes() if path.is_file() else b"")
+            assert keypair.secret.reveal().encode() not in told
+            assert keypair.key_id.encode() not in told
+        fetch_content(URI, wanted)

@@ -1,0 +1,74 @@
+"""What is told of a transfer while it runs, and that nothing is told where nobody looks."""
+
+import io
+import os
+import pty
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from prima_bench.storage import IntegrityError
+from prima_bench.storage.fetching import fetch_content
+from prima_bench.storage.transfer import progress
+from prima_bench.storage.transfer.progress import Progress, Report, listening
+
+DATA = Random(9).randbytes(1_000_000)  # noqa: S311 - seeded data
+
+
+@pytest.mark.parametrize("by_part", [True, False])
+def test_a_download_counts_every_byte_once(faulty, fault, content, monkeypatch, by_part: bool) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    faulty.objects["/bucket/key"] = DATA
+    faulty.script = lambda request: fault(end=1000) if request.number == 2 else None
+    heard: list[Report] = []
+    with listening(heard.append):
+        fetch_content("gs://bucket/key", content(DATA, part_size=100_000, by_part=by_part))
+    assert heard[-1].finished
+    assert not any(report.finished for report in heard[:-1])
+    assert heard[-1].done == heard[-1].total == len(DATA)
+    assert all(0 <= report.done <= len(DATA) for report in heard)
+    assert len(heard) > 10
+    assert "1.0 of 1.0 MB" in str(heard[-1])
+
+
+def test_a_failure_is_told_as_an_end(faulty, fault, content) -> None:
+    faulty.objects["/bucket/key"] = DATA
+    faulty.script = lambda request: fault(flip=3)
+    heard: list[Report] = []
+    with pytest.raises(IntegrityError), listening(heard.append):
+        fetch_content("gs://bucket/key", content(DATA, part_size=100_000))
+    assert heard[-1].finished
+
+
+def test_a_hit_tells_nothing(faulty, content) -> None:
+    faulty.objects["/bucket/key"] = DATA
+    fetch_content("gs://bucket/key", content(DATA))
+    heard: list[Report] = []
+    with listening(heard.append):
+        fetch_content("gs://bucket/key", content(DATA))
+    assert heard == []
+
+
+def test_without_a_terminal_nothing_is_written(monkeypatch) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Progress("a", 10) as moved:
+        moved.add(10)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+
+
+def test_on_a_terminal_one_line_moves_and_is_taken_away(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with Progress("train\x1b[2J.h5ad", 10_000_000) as moved:
+            moved.add(5_000_000)
+            shown = os.read(ours, 1000).decode()
+        cleared = os.read(ours, 1000).decode()
+    os.close(ours)
+    assert shown.startswith("\r\x1b[Ktrain[2J.h5ad: 5.0 of 10.0 MB, ")
+    assert "\n" not in shown
+    assert cleared == "\r\x1b[K"
