@@ -90,7 +90,7 @@ HOSTILE_NAMES = [
     "trailing.", "trailing ", " leading",
     ".hidden", "-option", "~", "~root/x", "$HOME", "a*b", "a?b", "a|b", "a<b", "a>b", 'a"b', "a:b", "é",
     "x" * 129, "a/" * 300 + "a", "file:///etc/passwd", "http://example.org/x", "https://example.org/x",
-    "package://prima_bench.tasks/x", "gs://bucket/../x", "gs://user:pass@bucket/x", "S3://bucket/x",
+    "package://prima_bench.tasks/x", "gs://bucket/../x", "gs://user:pass@bucket/x", "gs://bucket/\ud800", "S3://bucket/x",
     "s3://b/x", "//host/x", "manifest.json", "Manifest.JSON",
 ]  # fmt: skip
 

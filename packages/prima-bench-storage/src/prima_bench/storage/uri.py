@@ -22,7 +22,8 @@ SCHEMES = ("file", "gs", "package", "s3")
 
 _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(10))})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_KEY_BYTES = 1024
 
@@ -110,6 +111,15 @@ def is_sha256(value: object) -> bool:
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
+def is_device(name: str) -> bool:
+    """Whether Windows takes a file of that name for a device, whatever folder it is in.
+
+    >>> is_device("aux.h5ad"), is_device("auxiliary.h5ad")
+    (True, False)
+    """
+    return name.partition(".")[0].rstrip(" ").lower() in _DEVICES
+
+
 def _parse_package(uri: str, rest: str) -> PackageUri:
     package, _, path = rest.partition("/")
     if not _PACKAGE.fullmatch(package):
@@ -150,6 +160,8 @@ def _relative(uri: str, path: str) -> str:
         raise AddressError(f"{uri!r}: the path inside the package is empty, absolute or has empty parts")
     if "\\" in path or ":" in path:
         raise AddressError(f"{uri!r}: backslashes and drive letters are refused")
+    if any(is_device(part) or part.endswith((".", " ")) for part in parts):
+        raise AddressError(f"{uri!r}: a part of the path is the name of a device on Windows, or ends in '.' or ' '")
     if "%" in path or "?" in path or "#" in path:
         raise AddressError(f"{uri!r}: '%', '?' and '#' are refused in the path inside a package")
     return path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prima_bench.storage.cache.store import Cache
 from prima_bench.storage.content import Content
-from prima_bench.storage.errors import IntegrityError, ManifestError
+from prima_bench.storage.errors import AccessError, IntegrityError, ManifestError
 from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.manifest.model import MANIFEST, MAX_BYTES, Artifact, Manifest, parsed
 from prima_bench.storage.manifest.names import check_plain_name
@@ -46,7 +46,10 @@ class HostedDataset:
         """
         content = Content.pinned(f"{self.name}@{self.version}", self.sha256, self.size)
         path = from_first(data_roots(), lambda root: fetch_content(self._uri(root, MANIFEST), content))
-        manifest = parsed(path.read_bytes())
+        try:
+            manifest = parsed(path.read_bytes())
+        except OSError as error:
+            raise AccessError(f"{path}: cannot be read: {error.strerror}", hint="Fetch it again.") from error
         if (manifest.name, manifest.version) != (self.name, self.version):
             raise ManifestError(
                 f"the manifest pinned for {self.name}@{self.version} is that of {manifest.name}@{manifest.version}"

@@ -7,9 +7,9 @@ means the same everywhere.
 import re
 
 from prima_bench.storage.errors import ManifestError
+from prima_bench.storage.uri import is_device
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
-_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(10))})
 _LONGEST_PATH = 512
 
 
@@ -32,7 +32,7 @@ def check_plain_name(name: object, what: str) -> str:
             f"{what} {_shown(name)} is not a plain name",
             hint="Use letters, digits and . _ + - only, with a letter, a digit or _ first and no dot last.",
         )
-    if name.split(".")[0].lower() in _DEVICES:
+    if is_device(name):
         raise ManifestError(f"{what} {name!r} is the name of a device on Windows", hint="Choose another name.")
     return name
 
