@@ -50,6 +50,18 @@ def test_parts_make_one_tensor() -> None:
     assert torch.equal(Spill().keep_parts(torch.split(x, 9), x.dtype, (100, 7)), x)
 
 
+def test_an_empty_tensor_is_filled_in_the_file() -> None:
+    spill, x = Spill(), torch.rand(100, 7)
+    found, neighbour = spill.empty(x.dtype, (100, 7)), spill.keep(x + 1)
+    for rows in range(0, 100, 9):
+        found[rows : rows + 9] = x[rows : rows + 9]
+        relieve(2 * spill_module.RESIDENT_BYTES)
+    assert torch.equal(found, x)
+    assert torch.equal(neighbour, x + 1)
+    assert is_kept(found)
+    assert spill.empty(torch.int64, (0, 3)).shape == (0, 3)
+
+
 def test_a_tensor_outlives_its_spill() -> None:
     x = torch.rand(10_000)
     found = Spill().keep(x)
@@ -103,14 +115,15 @@ def test_a_full_disk_is_told() -> None:
         from prima_bench.metrics.spill import Spill
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-        try:
-            Spill().keep(torch.ones(1 << 20))
-        except InputError as error:
-            print(error)
+        for keep in (lambda: Spill().keep(torch.ones(1 << 20)), lambda: Spill().empty(torch.float32, (1 << 20,))):
+            try:
+                keep()
+            except InputError as error:
+                print(error)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert "cannot be kept on disk" in done.stdout
-    assert "TMPDIR" in done.stdout
+    assert done.stdout.count("cannot be kept on disk") == 2
+    assert done.stdout.count("TMPDIR") == 2
     assert InputError.__name__ not in done.stderr
 
 

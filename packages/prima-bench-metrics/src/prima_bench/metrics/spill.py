@@ -5,11 +5,14 @@ through much of it say so (:func:`relieve`), and pages that were read are given 
 when they are needed. The files have no name from the start, so they vanish with the process, however it ends.
 """
 
+import math
 import mmap
+import os
 import tempfile
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO
 
 import torch
@@ -104,27 +107,59 @@ class Spill:
         Raises:
             InputError: If there is no room.
         """
-        start = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        try:
+        start = self._next()
+        with _room():
             self._file.seek(start)
             for part in parts:
                 data = part.detach().flatten().view(torch.uint8).numpy().data
                 for first in range(0, len(data), _WRITE_BYTES):
                     self._file.write(data[first : first + _WRITE_BYTES])
             self._file.flush()
-        except OSError as error:
-            raise InputError(
-                f"rows cannot be kept on disk: {error.strerror}",
-                hint="Point TMPDIR at a folder with more room, or keep them in memory.",
-            ) from error
-        nbytes = self._file.tell() - start
+        return self._mapped(start, self._file.tell() - start, dtype, shape, mmap.ACCESS_COPY)
+
+    def empty(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """A tensor in the file whose values are not set yet: writing to it writes to the file.
+
+        Args:
+            dtype: Its dtype.
+            shape: Its shape.
+
+        Raises:
+            InputError: If there is no room.
+        """
+        start, nbytes = self._next(), math.prod(shape) * dtype.itemsize
+        with _room():
+            if hasattr(os, "posix_fallocate"):  # a file with holes would kill the process when the disk is full
+                os.posix_fallocate(self._file.fileno(), start, max(1, nbytes))
+            else:
+                self._file.seek(start)
+                for first in range(0, nbytes, _WRITE_BYTES):
+                    self._file.write(bytes(min(_WRITE_BYTES, nbytes - first)))
+                self._file.flush()
+        return self._mapped(start, nbytes, dtype, shape, mmap.ACCESS_WRITE)
+
+    def _next(self) -> int:
+        return -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+    def _mapped(self, start: int, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...], access: int) -> Tensor:
         self._end = start + nbytes
         if not nbytes:
             return torch.empty(shape, dtype=dtype)
-        mapping = _Mapping(self._file.fileno(), nbytes, offset=start, access=mmap.ACCESS_COPY)
+        mapping = _Mapping(self._file.fileno(), nbytes, offset=start, access=access)
         kept = torch.frombuffer(mapping, dtype=dtype)
         _OPEN.add(kept.untyped_storage().data_ptr(), mapping)
         return kept.view(shape)
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"rows cannot be kept on disk: {error.strerror}",
+            hint="Point TMPDIR at a folder with more room, or keep them in memory.",
+        ) from error
 
 
 def is_kept(x: Tensor) -> bool:

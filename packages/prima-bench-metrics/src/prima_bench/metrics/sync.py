@@ -7,7 +7,7 @@ chunks, empty ranks, no padding and no second copy. A rank's own chunks are in t
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,9 +21,11 @@ from prima_bench.metrics.attendance import Attendance, attend
 from prima_bench.metrics.errors import SyncError
 from prima_bench.metrics.fields import Chunk
 from prima_bench.metrics.rows import SparseRows
+from prima_bench.metrics.spill import relieve
 
-_WINDOW_BYTES = 64 << 20
+_WINDOW_BYTES = 16 << 20
 _PARTS = ("values", "columns", "lengths")
+Allocate = Callable[[torch.dtype, tuple[int, ...]], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class _Run:
 
 
 def exchange(
-    chunks: Sequence[Chunk], schema: Schema, group: Any, device: torch.device, to: int | None = None
+    chunks: Sequence[Chunk], schema: Schema, group: Any, allocate: Allocate, to: int | None = None
 ) -> list[Chunk]:
     """The chunks of all ranks of a group, in the order of ranks; every rank must call it.
 
@@ -63,7 +65,7 @@ def exchange(
         chunks: This rank's chunks, each with its index.
         schema: What this rank expects of the others.
         group: The process group; None for all ranks.
-        device: Where received rows are put.
+        allocate: Makes the tensors that received rows are put into, by dtype and shape.
         to: The rank within the group that gets the chunks of all; the others get their own back. None: all get all.
 
     Raises:
@@ -92,9 +94,10 @@ def exchange(
                     for name in run[0]:
                         for window in _windows([tensors[name] for tensors in run]):
                             route.carry(window.to(wire))
+                            relieve(len(window))
         elif to is None or to == rank:
             for described in told[sender][2]:
-                tensors = {n: torch.empty(s, dtype=d, device=device) for n, (d, s) in described.tensors.items()}
+                tensors = {n: allocate(d, s) for n, (d, s) in described.tensors.items()}
                 for tensor in tensors.values():
                     _receive(tensor, route)
                 gathered.append(_chunk(tensors, described.widths))
@@ -243,6 +246,7 @@ def _receive(tensor: Tensor, route: _Route) -> None:
             staged = torch.empty_like(window, device=route.wire)
             route.carry(staged)
             window.copy_(staged)
+        relieve(len(window))
 
 
 def _bytes(tensor: Tensor) -> Tensor:
