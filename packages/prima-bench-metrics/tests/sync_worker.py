@@ -49,11 +49,37 @@ def everything_everywhere(rank: int, world: int) -> str:
 def large_windows(rank: int, world: int) -> str:
     """Tensors larger than one window, in chunks that straddle the windows."""
     module = sys.modules["prima_bench.metrics.sync"]
-    module._WINDOW_BYTES = 1000
+    before, module._WINDOW_BYTES = module._WINDOW_BYTES, 1000
     try:
         return sharded(rank, world, seed=4)
     finally:
-        module._WINDOW_BYTES = 64 << 20
+        module._WINDOW_BYTES = before
+
+
+def on_one_rank(rank: int, world: int) -> list:
+    """Only one rank gets the rows of all; the others keep to their own, and all go on afterwards."""
+    fields = data(N, WIDTH, seed=1)
+    mine = torch.arange(N)[rank::world] if rank else torch.arange(0)
+    metric = panel()
+    for rows in mine.split(31):
+        metric.update(index=rows, **some(rows, fields, LAYOUTS[rank]))
+    seen = []
+    for to in range(world):
+        with metric.gathered(to) as batch:
+            seen.append(None if batch is None else [batch.n, metric.n_rows])
+    if not rank:
+        rows = torch.arange(N)[0::world]
+        metric.update(index=rows, **some(rows, fields))
+    return [*seen, metric.n_rows == len(torch.arange(N)[rank::world]), digest(metric.results())]
+
+
+def other_destination(rank: int, world: int) -> list:
+    metric = panel()
+    try:
+        with metric.gathered(rank % 2):
+            return ["no error"]
+    except SyncError as error:
+        return [str(error), metric.n_rows, metric._is_synced]
 
 
 def local_rows_come_back(rank: int, world: int) -> list:
@@ -219,8 +245,8 @@ def main() -> None:
     if rank != 1:
         cases.update({f"pair {s}": lambda s=s: sharded(rank // 2, 2, s, group=pair) for s in range(6)})
     for case in (
-        everything_everywhere, large_windows, local_rows_come_back, moved_while_synced, conflict_then_mend,
-        other_width, other_tag, other_tag_of_a_member,
+        everything_everywhere, large_windows, on_one_rank, other_destination, local_rows_come_back,
+        moved_while_synced, conflict_then_mend, other_width, other_tag, other_tag_of_a_member,
         other_fields, other_metric, no_rows, no_index, own_rows_only, in_a_loop, extra_state, sparse_without_values,
     ):  # fmt: skip
         cases[case.__name__] = lambda case=case: case(rank, world)

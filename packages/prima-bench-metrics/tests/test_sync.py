@@ -14,6 +14,7 @@ import torch
 HERE = Path(__file__).parent
 TOYS = runpy.run_path(str(HERE / "kernel_toys.py"))
 WORLD = 3
+N_ROWS = 301
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,16 @@ def test_all_rows_on_all_ranks_and_tensors_of_many_windows(seen, alone, case):
     assert [rank[case] for rank in seen] == [alone] * WORLD
 
 
+def test_one_rank_gets_the_rows_of_all_and_the_others_hold_no_more(seen, alone):
+    """The first rank has none of its own at first, so that some rows are missing on whichever rank gathers."""
+    present = N_ROWS - len(range(0, N_ROWS, WORLD))
+    for rank in range(WORLD):
+        *gathered, own, digest = seen[rank]["on_one_rank"]
+        assert gathered == [[present, present] if to == rank else None for to in range(WORLD)]
+        assert own
+        assert digest == alone
+
+
 def test_a_rank_gets_its_own_rows_back_by_reference(seen):
     for rank in seen:
         assert rank["local_rows_come_back"] == [301, 301, True, True, 301, 6, True, 307, False]
@@ -82,6 +93,7 @@ def test_a_conflict_between_ranks_is_raised_on_all_and_leaves_them_usable(seen):
         ("other_tag", "tag: solution 0 on rank 0, solution 1 on rank 2"),
         ("other_tag_of_a_member", "first=WeightedFirst reference 1) on rank 1"),
         ("other_fields", "given fields"),
+        ("other_destination", "rank to gather on: 0 on rank 0, 1 on rank 1"),
         ("other_metric", "metric: Correlation on rank 0, GroupMeans on rank 1"),
     ],
 )
@@ -90,7 +102,9 @@ def test_ranks_that_disagree_get_one_error_and_keep_their_rows(seen, case, words
     assert len(messages) == 1
     assert words in messages.pop()
     assert [rank[case][2] for rank in seen] == [False] * WORLD
-    assert [rank[case][1] for rank in seen] == [0 if case.startswith(("other_tag", "other_metric")) else 2] * WORLD
+    assert [rank[case][1] for rank in seen] == [
+        0 if case.startswith(("other_tag", "other_metric", "other_dest")) else 2
+    ] * WORLD
 
 
 def test_no_rows_anywhere_is_undefined_without_a_warning(seen):
