@@ -63,7 +63,8 @@ class _File:
     def put(self, data: memoryview, start: int) -> None:
         with self._open_handle() as handle, cache_errors(self._what):
             while data:
-                count = _write_at(handle, data, start)
+                # In pieces: file systems answer a huge write with huge pages, which are slow to come by.
+                count = _write_at(handle, data[:CHUNK], start)
                 data, start = data[count:], start + count
 
     def get(self, start: int, length: int) -> bytes:
