@@ -3,24 +3,19 @@
     python failing_rank.py < COMMANDS
 
 Each line of the input is a world size and a name of what goes wrong; the answer is a line of JSON with the exit code,
-stdout and stderr of every rank. The ranks are forked from one process that has loaded everything, and end as a script
-with an uncaught error ends.
+stdout and stderr of every rank.
 """
 
-import atexit
-import importlib.util
 import json
 import os
+import runpy
 import signal
 import sys
-import tempfile
 import time
-import traceback
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch.distributed as dist
@@ -32,11 +27,8 @@ from prima_bench.tasks.errors import PredictionError
 from prima_bench.tasks.evaluation import Evaluation
 from prima_bench.tasks.problems import classification, perturbation  # noqa: F401 (loaded before the ranks are made)
 
-SPEC = importlib.util.spec_from_file_location("laws_data", Path(__file__).parent / "laws_data.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-laws = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(laws)
+HERE = Path(__file__).parent
+laws, ranks = (SimpleNamespace(**runpy.run_path(str(HERE / name))) for name in ("laws_data.py", "forked_ranks.py"))
 
 CASE = "perturbation, log"
 
@@ -64,9 +56,9 @@ def evaluation(what: str, odd: bool) -> Evaluation:
     return laws.evaluation(CASE, **changes)
 
 
-def take_part(store: dist.Store, rank: int, world: int, what: str) -> None:
+def take_part(rank: int, world: int, what: str) -> None:
     """What a user's script does, and what goes wrong in it."""
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    dist.barrier()  # all are connected: what goes wrong, goes wrong later
     odd = rank == 1
     run = evaluation(what, odd)
     if what in ("other version", "other genes"):
@@ -103,66 +95,12 @@ def take_part(store: dist.Store, rank: int, world: int, what: str) -> None:
     sys.stdout.write(run.compute().result_digest)
 
 
-def forked(port: int, folder: Path, rank: int, world: int, what: str) -> int:
-    """A process that takes part and then ends; returns its id to the one that forks it."""
-    with warnings.catch_warnings(action="ignore"):  # the threads of torch: none of them is needed here
-        pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    atexit._clear()  # what was registered so far is the other process's business
-    for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(folder / f"{rank}.{name}", os.O_CREAT | os.O_WRONLY), number)
-    try:
-        take_part(dist.TCPStore("127.0.0.1", port, is_master=False), rank, world, what)
-        code = 0
-    except Exception as error:  # noqa: BLE001 (what the interpreter does with an uncaught one)
-        sys.last_exc = error
-        traceback.print_exc()
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-@contextmanager
-def port() -> Iterator[int]:
-    """A store as torchrun's agent keeps it: in no rank."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield store.port
-
-
-def run(world: int, what: str) -> list[list[object]]:
-    """Exit code, stdout and stderr of every rank; None as the code of one that had to be ended after a minute."""
-    with tempfile.TemporaryDirectory() as name, port() as number:
-        folder = Path(name)
-        ranks = [forked(number, folder, rank, world, what) for rank in range(world)]
-        codes: dict[int, int | None] = {}
-        until = time.monotonic() + 60
-        while len(codes) < world and time.monotonic() < until:
-            for rank, pid in enumerate(ranks):
-                ended, status = (0, 0) if rank in codes else os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    codes[rank] = os.waitstatus_to_exitcode(status)
-            if what == "stuck" and len(codes) == world - 1:
-                break
-            time.sleep(0.02)
-        for rank, pid in enumerate(ranks):
-            if rank not in codes:
-                codes[rank] = None
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-        return [
-            [codes[r], *((folder / f"{r}.{name}").read_text() for name in ("out", "err"))] for r in range(world)
-        ]  # fmt: skip
-
-
 if __name__ == "__main__":
     attendance.BEAT_SECONDS, attendance.LOST_SECONDS, attendance.LOOK_SECONDS = 0.2, 3.0, 0.2
     for metric in laws.every_metric("perturbation_prediction"):
         load_metric(metric.partition("(")[0])
     for line in sys.stdin:
         size, _, wrong = line.strip().partition(" ")
-        sys.stdout.write(json.dumps(run(int(size), wrong)) + "\n")
+        part = partial(take_part, world=int(size), what=wrong)
+        sys.stdout.write(json.dumps(ranks.run(int(size), part, (1,) if wrong == "stuck" else ())) + "\n")
         sys.stdout.flush()

@@ -280,6 +280,8 @@ class Evaluation:
         *,
         solution: Any = None,
         device: str | torch.device | None = None,
+        sync_to: str = "all",
+        buffer: str = "auto",
         **options: Any,
     ) -> Self:
         """Go on from a state that :meth:`save` wrote: its rows are handed in, and more may follow.
@@ -290,6 +292,8 @@ class Evaluation:
             path: The state.
             solution: The solution, where the state is of a run on data of your own; its content must be the same.
             device: As in the constructor.
+            sync_to: As in the constructor.
+            buffer: As in the constructor.
             **options: How the solution is read, where that cannot be kept in a file: a ``target_map`` from a table.
 
         Raises:
@@ -309,7 +313,7 @@ class Evaluation:
             >>> again.compute().scores["accuracy"].value
             0.6666666666666666
         """
-        return cls.merge([path], solution=solution, device=device, **options)
+        return cls.merge([path], solution=solution, device=device, sync_to=sync_to, buffer=buffer, **options)
 
     @classmethod
     def merge(
@@ -318,6 +322,8 @@ class Evaluation:
         *,
         solution: Any = None,
         device: str | torch.device | None = None,
+        sync_to: str = "all",
+        buffer: str = "auto",
         **options: Any,
     ) -> Self:
         """One evaluation of the rows of several states, such as those of an array job.
@@ -329,13 +335,15 @@ class Evaluation:
             PredictionError: If two states give one row two contents.
             IncomparableError: If the states are not of one task, dataset, panel and model.
         """
-        files = open_states(paths)
-        run = cls(device=device, **arguments_of(files[0], solution, options))
-        refuse_changed(files[0], run._head([]))
-        for file in files:
-            run._held.restore(file)
-            run._seconds += file.head.seconds
-        return run
+        with attended():
+            files = open_states(paths)
+            asked = arguments_of(files[0], solution, options)
+            run = cls(device=device, sync_to=sync_to, buffer=buffer, **asked)
+            refuse_changed(files[0], run._head([]))
+            for file in files:
+                run._held.restore(file)
+                run._seconds += file.head.seconds
+            return run
 
     def _head(self, runs: list[dict[str, int]]) -> StateRecord:
         options, again = kept_options(self._options)

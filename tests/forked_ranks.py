@@ -1,0 +1,73 @@
+"""Ranks of a process group, forked from a process that has loaded everything; each ends as a script of a user ends.
+
+Loaded by path, by the workers that tests start. The group's store is kept as torchrun's agent keeps it: in no rank.
+"""
+
+import atexit
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+Ended = list[int | str | None]
+"""Exit code, stdout and stderr of a rank; None as the code of one that had to be ended after a minute."""
+
+
+def run(world: int, take_part: Callable[[int], None], stuck: tuple[int, ...] = ()) -> list[Ended]:
+    """Let every rank of a gloo group do something.
+
+    Args:
+        world: How many there are.
+        take_part: What a rank does, once the group is up.
+        stuck: Ranks that never end, and are not waited for.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ranks = [_forked(store.port, folder, rank, world, take_part) for rank in range(world)]
+        codes: dict[int, int] = {}
+        until = time.monotonic() + 60
+        while len(codes) < world - len(stuck) and time.monotonic() < until:
+            for rank, pid in enumerate(ranks):
+                ended, status = (0, 0) if rank in codes else os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    codes[rank] = os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        for rank, pid in enumerate(ranks):
+            if rank not in codes:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        return [
+            [codes.get(r), *((folder / f"{r}.{stream}").read_text() for stream in ("out", "err"))] for r in range(world)
+        ]
+
+
+def _forked(port: int, folder: Path, rank: int, world: int, take_part: Callable[[int], None]) -> int:
+    with warnings.catch_warnings(action="ignore"):  # the threads of torch: none of them is needed here
+        pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    atexit._clear()  # what was registered so far is the other process's business
+    for number, stream in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / f"{rank}.{stream}", os.O_CREAT | os.O_WRONLY), number)
+    try:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        take_part(rank)
+        code = 0
+    except Exception as error:  # noqa: BLE001 (what the interpreter does with an uncaught one)
+        sys.last_exc = error
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
