@@ -67,6 +67,9 @@ def seaweed(weed: Path) -> Iterator[str]:
         finally:
             process.kill()
             process.wait()
+            for port in ports:
+                for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 - it knows no other place
+                    left.unlink(missing_ok=True)
 
 
 def _identity(key: str, secret: str, action: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import threading
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -214,6 +215,9 @@ def test_see_other_is_not_followed_either(faulty, fault, elsewhere, wanted: Cont
     with pytest.raises((AccessError, TransferError)):
         fetch_content(URI, wanted)
     assert elsewhere.requests == []
+    for thread in threading.enumerate():
+        if thread.name.startswith("prima-bench-"):
+            thread.join()
     gc.collect()
 
 
