@@ -19,7 +19,7 @@ from prima_bench.metrics.differential import spans
 from prima_bench.metrics.differential.rank_sum import rank_sum_test
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.rows import RowMatrix, SparseRows
-from prima_bench.metrics.spill import Spill, is_kept, relieve
+from prima_bench.metrics.spill import Spill, is_kept, relieve, row_blocks, take_rows, take_runs
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -62,6 +62,19 @@ def test_an_empty_tensor_is_filled_in_the_file() -> None:
     assert spill.empty(torch.int64, (0, 3)).shape == (0, 3)
 
 
+@given(data=st.data())
+def test_runs_and_rows_are_those_in_memory(data: st.DataObject) -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(40, 7)))
+    kept_x = Spill().keep(torch.cat([x, x]))[40:]
+    pieces = data.draw(st.lists(st.tuples(st.integers(0, 280), st.integers(0, 280)).map(sorted), max_size=6))
+    starts = torch.tensor([a for a, _ in pieces], dtype=torch.int64)
+    lengths = torch.tensor([b - a for a, b in pieces], dtype=torch.int64)
+    assert torch.equal(take_runs(kept_x.view(-1), starts, lengths), take_runs(x.view(-1), starts, lengths))
+    rows = torch.tensor(data.draw(st.lists(st.integers(0, 39), max_size=6)), dtype=torch.int64)
+    assert torch.equal(take_rows(kept_x, rows), x[rows])
+    assert not is_kept(take_rows(kept_x, rows))
+
+
 def test_a_tensor_outlives_its_spill() -> None:
     x = torch.rand(10_000)
     found = Spill().keep(x)
@@ -69,14 +82,28 @@ def test_a_tensor_outlives_its_spill() -> None:
 
 
 @linux
-def test_pages_that_were_read_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill_module, "RESIDENT_BYTES", 4 << 20)
-    rows = Spill().keep(torch.ones(64 << 20, dtype=torch.uint8).view(1024, -1).to(torch.float32))
-    view, before, most = RowMatrix([rows]), _resident(), 0.0
-    for start in range(0, 1024, 8):
-        assert float(view.take(torch.arange(start, start + 8)).min()) == 1.0
+@pytest.mark.parametrize("sparse", [False, True])
+def test_scattered_rows_take_no_more_memory_than_they_have(sparse: bool) -> None:
+    rows = Spill().keep(torch.ones(64 << 20, dtype=torch.uint8).view(4096, -1).to(torch.float32))
+    n, width = rows.shape
+    columns = Spill().keep(torch.arange(width, dtype=torch.int32).repeat(n))
+    chunk = SparseRows(rows.view(-1), columns, torch.full((n,), width), width) if sparse else rows
+    view, before, most = RowMatrix([chunk]), _resident(), 0.0
+    for part in np.array_split(np.random.default_rng(0).permutation(n), 64):
+        assert float(view.take(torch.from_numpy(part)).min()) == 1.0
         most = max(most, _resident() - before)
     assert most < rows.nbytes / 8
+
+
+@linux
+def test_pages_that_were_read_from_end_to_end_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill_module, "RESIDENT_BYTES", 4 << 20)
+    x = Spill().keep(torch.ones(4096, 16 << 10))
+    before, most = _resident(), 0.0
+    for _, block in row_blocks(x):
+        assert float(block.min()) == 1.0
+        most = max(most, _resident() - before)
+    assert most < x.nbytes / 4
 
 
 def _resident() -> int:

@@ -44,7 +44,7 @@ class Attendance:
         self._store = store.clone() if hasattr(store, "clone") else store
         self._rank, self._world = rank, world
         self._group, self._pid = dist.group.WORLD, os.getpid()
-        self._trouble, self._bereft = "", False
+        self._trouble, self._bereft, self._mute = "", False, False
         self._heard: dict[int, tuple[bytes, float]] = {}
         self._looked = time.monotonic()
         self._met: dict[str, int] = {}
@@ -100,7 +100,7 @@ class Attendance:
                 time.sleep(pause)
                 pause = min(pause * 1.5, 0.05)
         except dist.DistError as error:
-            raise _no_store() from error
+            raise self._no_store() from error
 
     def blame(self, group: Any, error: BaseException) -> LostRankError:
         """The error for a collective that failed, once it is known which rank is to blame."""
@@ -123,7 +123,7 @@ class Attendance:
             fate = {r: self._said(f"gone/{r}") or self._silence(r) for r in members if r != self._rank}
             away = [r for r, why in fate.items() if why == _LEFT and place and not self._has(f"{place}/{r}")]
         except dist.DistError as error:
-            raise _no_store() from error
+            raise self._no_store() from error
         for rank, why in fate.items():
             if why not in ("", _LEFT):
                 self._bereft = True
@@ -147,6 +147,13 @@ class Attendance:
             # The first to find it out writes it down, so that all say the same.
             return bytes(self._store.compare_set(_key(f"gone/{rank}"), "", _SILENT)).decode()
         return ""
+
+    def _no_store(self) -> LostRankError:
+        self._bereft = self._mute = True
+        return LostRankError(
+            "the store of the process group cannot be reached: the process that keeps it, as a rule rank 0, has ended",
+            hint=_HINT,
+        )
 
     def _set(self, name: str, value: str) -> None:
         self._store.set(_key(name), value)
@@ -177,6 +184,8 @@ class Attendance:
 
     def _say_farewell(self) -> None:
         """Tell the others why this process ends; without this they would find out by its silence alone."""
+        if self._mute:
+            return
         uncaught = getattr(sys, "last_exc", None)
         why = self._trouble or (f"{type(uncaught).__name__}: {uncaught}" if uncaught is not None else "")
         try:
@@ -216,10 +225,3 @@ _here: Attendance | None = None
 
 def _key(name: str) -> str:
     return f"prima_bench/{name}"
-
-
-def _no_store() -> LostRankError:
-    return LostRankError(
-        "the store of the process group cannot be reached: the process that keeps it, as a rule rank 0, has ended",
-        hint=_HINT,
-    )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
-from prima_bench.metrics.spill import is_kept, relieve
+from prima_bench.metrics.spill import take_rows, take_runs
 
 _BLOCK_ELEMENTS = 1 << 19
 
@@ -145,7 +145,6 @@ class RowMatrix:
         n = sum(sizes) if order is None else order.shape[0]
         self.shape: tuple[int, int] = (n, chunks[0].shape[1])
         self.dtype = reduce(torch.promote_types, (c.dtype for c in chunks))
-        self._kept = any(is_kept(c.values if isinstance(c, SparseRows) else c) for c in chunks)
         self._offsets = [c.lengths.cumsum(0) - c.lengths if isinstance(c, SparseRows) else None for c in chunks]
 
     def take(self, positions: Tensor) -> Tensor:
@@ -158,21 +157,17 @@ class RowMatrix:
             ``[k, w]`` in the chunks' dtype; in float64 when only some are float32.
         """
         if len(self._chunks) == 1 and isinstance(self._chunks[0], Tensor):
-            taken = self._chunks[0].index_select(0, self._source(positions))
-            self._relieve(taken.nbytes)
-            return taken
+            return take_rows(self._chunks[0], self._source(positions))
         out = torch.zeros((len(positions), self.shape[1]), dtype=self.dtype, device=self.device)
         for number, slots, rows in self._by_chunk(positions):
             chunk = self._chunks[number]
             if isinstance(chunk, Tensor):
-                out.index_copy_(0, slots, chunk.index_select(0, rows).to(self.dtype))
-                self._relieve(len(rows) * chunk.shape[1] * chunk.element_size())
+                out.index_copy_(0, slots, take_rows(chunk, rows).to(self.dtype))
             else:
-                lengths, where = self._stored(number, rows)
-                place = torch.repeat_interleave(slots * self.shape[1], lengths, output_size=len(where))
-                place += chunk.columns.index_select(0, where)
-                out.view(-1).scatter_(0, place, chunk.values.index_select(0, where).to(self.dtype))
-                self._relieve(len(where) * (chunk.values.element_size() + chunk.columns.element_size()))
+                lengths, columns, values = self._stored(number, rows)
+                place = torch.repeat_interleave(slots * self.shape[1], lengths, output_size=len(columns))
+                place += columns
+                out.view(-1).scatter_(0, place, values.to(self.dtype))
         return out
 
     @property
@@ -232,10 +227,6 @@ class RowMatrix:
             block = self.take_sparse(positions)
             yield block.lengths, block.columns, block.values
 
-    def _relieve(self, nbytes: int) -> None:
-        if self._kept:
-            relieve(nbytes)
-
     def _source(self, positions: Tensor) -> Tensor:
         return positions if self._order is None else self._order.index_select(0, positions)
 
@@ -253,16 +244,13 @@ class RowMatrix:
             yield i, part, rows[part] - self._starts[i]
             start += count
 
-    def _stored(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Lengths of a sparse chunk's ``rows``, and where their values lie, row by row."""
+    def _stored(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Lengths of a sparse chunk's ``rows``, their columns and their values, row by row."""
         chunk, offsets = self._chunks[number], self._offsets[number]
         if offsets is None or isinstance(chunk, Tensor):
             raise TypeError("a dense chunk stores no columns")
-        lengths = chunk.lengths.index_select(0, rows)
-        shift = offsets.index_select(0, rows) - (lengths.cumsum(0) - lengths)
-        total = int(lengths.sum())
-        where = torch.repeat_interleave(shift, lengths, output_size=total) + torch.arange(total, device=self.device)
-        return lengths, where
+        lengths, starts = chunk.lengths.index_select(0, rows), offsets.index_select(0, rows)
+        return lengths, take_runs(chunk.columns, starts, lengths), take_runs(chunk.values, starts, lengths)
 
     def _gather(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         lengths = torch.zeros(len(positions), dtype=torch.int64, device=self.device)
@@ -270,10 +258,8 @@ class RowMatrix:
         for number, slots, rows in self._by_chunk(positions):
             chunk = self._chunks[number]
             if isinstance(chunk, SparseRows):
-                own, where = self._stored(number, rows)
+                own, columns, values = self._stored(number, rows)
                 lengths[slots] = own
-                columns, values = chunk.columns.index_select(0, where), chunk.values.index_select(0, where)
-                self._relieve(columns.nbytes + values.nbytes)
                 parts.append((torch.repeat_interleave(slots, own), columns, values.to(torch.float64)))
         if len(parts) == 1:
             return lengths, *parts[0][1:]

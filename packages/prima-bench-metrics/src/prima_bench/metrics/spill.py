@@ -1,8 +1,9 @@
-"""Tensors kept in temporary files instead of memory, and read through memory maps.
+"""Tensors kept in temporary files instead of memory.
 
-A kept tensor is an ordinary one to whoever reads it. Its pages count as resident once they were read; readers that go
-through much of it say so (:func:`relieve`), and pages that were read are given back then: they come again from the file
-when they are needed. The files have no name from the start, so they vanish with the process, however it ends.
+A kept tensor is an ordinary one to whoever reads it, through a memory map. Pages count as resident once they were read,
+so readers that go through one from end to end say how far they came (:func:`relieve`), and what was read is given back.
+Scattered rows are copied from the file without the map (:func:`take_runs`): it would bring megabytes around each. The
+files have no name from the start, so they vanish with the process, however it ends.
 """
 
 import math
@@ -20,18 +21,26 @@ from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
 
-RESIDENT_BYTES = 32 << 20
-"""How much may be read of kept tensors until their pages are given back.
-
-Linux maps up to 64 kB around every page that is read, so scattered rows take up to ten times as much.
-"""
+RESIDENT_BYTES = 64 << 20
+"""How much may be read of kept tensors until their pages are given back."""
 
 _WRITE_BYTES = 64 << 20
 _BLOCK_BYTES = 16 << 20
 
 
+class _File:
+    """A file that is open as long as a spill or a tensor needs it."""
+
+    def __init__(self) -> None:
+        self.stream: IO[bytes] = tempfile.TemporaryFile(prefix="prima-bench-")  # noqa: SIM115 - closed below
+        weakref.finalize(self, self.stream.close)
+
+
 class _Mapping(mmap.mmap):
-    """A memory map that a weak reference can point to."""
+    """A memory map that knows its place, and that a weak reference can point to."""
+
+    file: _File
+    start: int
 
 
 class _Open:
@@ -46,6 +55,10 @@ class _Open:
         with self._lock:
             self._maps[address] = weakref.ref(mapping)
         weakref.finalize(mapping, self._maps.pop, address, None)
+
+    def at(self, address: int) -> _Mapping | None:
+        found = self._maps.get(address)
+        return None if found is None else found()
 
     def __contains__(self, address: int) -> bool:
         return address in self._maps
@@ -79,8 +92,7 @@ class Spill:
     """
 
     def __init__(self) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="prima-bench-")  # noqa: SIM115 - closed with the spill
-        weakref.finalize(self, self._file.close)
+        self._file = _File()
         self._end = 0
 
     def __reduce__(self) -> tuple[type["Spill"], tuple[()]]:
@@ -112,13 +124,13 @@ class Spill:
         """
         start = self._next()
         with _room():
-            self._file.seek(start)
+            self._file.stream.seek(start)
             for part in parts:
                 data = part.detach().flatten().view(torch.uint8).numpy().data
                 for first in range(0, len(data), _WRITE_BYTES):
-                    self._file.write(data[first : first + _WRITE_BYTES])
-            self._file.flush()
-        return self._mapped(start, self._file.tell() - start, dtype, shape, mmap.ACCESS_COPY)
+                    self._file.stream.write(data[first : first + _WRITE_BYTES])
+            self._file.stream.flush()
+        return self._mapped(start, self._file.stream.tell() - start, dtype, shape, mmap.ACCESS_COPY)
 
     def empty(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """A tensor in the file whose values are not set yet: writing to it writes to the file.
@@ -133,12 +145,12 @@ class Spill:
         start, nbytes = self._next(), math.prod(shape) * dtype.itemsize
         with _room():
             if hasattr(os, "posix_fallocate"):  # a file with holes would kill the process when the disk is full
-                os.posix_fallocate(self._file.fileno(), start, max(1, nbytes))
+                os.posix_fallocate(self._file.stream.fileno(), start, max(1, nbytes))
             else:
-                self._file.seek(start)
+                self._file.stream.seek(start)
                 for first in range(0, nbytes, _WRITE_BYTES):
-                    self._file.write(bytes(min(_WRITE_BYTES, nbytes - first)))
-                self._file.flush()
+                    self._file.stream.write(bytes(min(_WRITE_BYTES, nbytes - first)))
+                self._file.stream.flush()
         return self._mapped(start, nbytes, dtype, shape, mmap.ACCESS_WRITE)
 
     def _next(self) -> int:
@@ -148,7 +160,8 @@ class Spill:
         self._end = start + nbytes
         if not nbytes:
             return torch.empty(shape, dtype=dtype)
-        mapping = _Mapping(self._file.fileno(), nbytes, offset=start, access=access)
+        mapping = _Mapping(self._file.stream.fileno(), nbytes, offset=start, access=access)
+        mapping.file, mapping.start = self._file, start
         kept = torch.frombuffer(mapping, dtype=dtype)
         _OPEN.add(kept.untyped_storage().data_ptr(), mapping)
         return kept.view(shape)
@@ -168,6 +181,52 @@ def _room() -> Iterator[None]:
 def is_kept(x: Tensor) -> bool:
     """Whether a tensor lies in a file, or is a view of one that does."""
     return bool(_OPEN) and x.untyped_storage().data_ptr() in _OPEN
+
+
+def take_runs(x: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
+    """Copy runs of a vector, one after the other.
+
+    Args:
+        x: ``[n]``, contiguous where it is kept.
+        starts: Where each run begins, int64 ``[k]``.
+        lengths: How many values each run has, int64 ``[k]``.
+
+    Returns:
+        ``[sum of lengths]``, in memory.
+
+    Example:
+        >>> take_runs(torch.arange(10), torch.tensor([7, 2]), torch.tensor([2, 3]))
+        tensor([7, 8, 2, 3, 4])
+    """
+    total = int(lengths.sum())
+    mapping = _OPEN.at(x.untyped_storage().data_ptr()) if _OPEN else None
+    if mapping is None or not hasattr(os, "preadv"):
+        shift = starts - (lengths.cumsum(0) - lengths)
+        where = torch.repeat_interleave(shift, lengths, output_size=total)
+        return x.index_select(0, where.add_(torch.arange(total, device=x.device)))
+    taken, size = torch.empty(total, dtype=x.dtype), x.element_size()
+    room, done, descriptor = memoryview(_bytes(taken).numpy()), 0, mapping.file.stream.fileno()
+    first = mapping.start + x.storage_offset() * size
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        offset, end = first + start * size, done + length * size
+        while done < end:
+            read = os.preadv(descriptor, [room[done:end]], offset)
+            if not read:
+                raise EOFError("a temporary file of this process was cut short")
+            done, offset = done + read, offset + read
+    return taken
+
+
+def take_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Copy rows of a matrix ``[n, w]``, contiguous where it is kept; ``rows`` is int64 ``[k]``."""
+    if not is_kept(x):
+        return x.index_select(0, rows)
+    width = x.shape[1]
+    return take_runs(x.view(-1), rows * width, torch.full_like(rows, width)).view(len(rows), width)
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.view(-1).view(torch.uint8)
 
 
 def relieve(nbytes: int) -> None:

@@ -10,14 +10,13 @@ from torch import Tensor
 from prima_bench.metrics.differential.cells import Cells
 from prima_bench.metrics.differential.primitives import nonzero_places
 from prima_bench.metrics.rows import SparseRows
-from prima_bench.metrics.spill import is_kept, relieve
+from prima_bench.metrics.spill import is_kept, relieve, take_rows, take_runs
 from prima_bench.metrics.threads import Workers
 
 _SAMPLED_ROWS = 256
 _TAKEN = 1 << 17  # elements that are taken at a time, so that they stay in the processor's cache
 _SEARCHED = 1 << 14
 _COPIED_ROWS = 1 << 14
-_PAGE_BYTES = 1 << 12
 _HELD_BYTES = 256 << 20  # of what does not lie in memory, as much is copied there at once
 _SPANS_PER_THREAD = 4
 _LEAST_SPAN = 1 << 17
@@ -56,8 +55,9 @@ class SparseColumns:
     def counts(self) -> Tensor:
         """How many nonzeros each gene has, estimated from some of the cells."""
         sample, weight = _sample(len(self._starts), self.x.device)
-        where, _ = _runs(self._starts[sample], self._ends[sample])
-        found = torch.bincount(self.x.columns.index_select(0, where), minlength=self.x.n_columns)
+        starts = self._starts[sample]
+        columns = take_runs(self.x.columns, starts, self._ends[sample] - starts)
+        found = torch.bincount(columns, minlength=self.x.n_columns)
         return found.to(torch.float64) * weight
 
     def cut(self, starts: list[int], workers: Workers) -> None:
@@ -95,11 +95,10 @@ class SparseColumns:
         columns = self.x.columns.new_empty(stored)
         done = 0
         for rows in torch.split(torch.arange(len(lengths), device=self.x.device), _COPIED_ROWS):
-            where, _ = _runs(self._cuts[number][rows], self._cuts[number + 1][rows])
-            part = slice(done, done + len(where))
-            values[part] = self.x.values.index_select(0, where)
-            columns[part] = self.x.columns.index_select(0, where) - first
-            relieve(values[part].nbytes + columns[part].nbytes)
+            starts = self._cuts[number][rows]
+            part = slice(done, done + int(lengths[rows].sum()))
+            values[part] = take_runs(self.x.values, starts, lengths[rows])
+            columns[part] = take_runs(self.x.columns, starts, lengths[rows]) - first
             done = part.stop
         x = SparseRows(values, columns, lengths, last - first)
         return SparseColumns(Cells(x, None, self._cells.group, self._cells.total), x)
@@ -138,7 +137,7 @@ class DenseColumns:
         """How many nonzeros each gene has, estimated from some of the cells."""
         sample, weight = _sample(len(self._cells.group), self.x.device)
         rows = sample if self._cells.rows is None else self._cells.rows[sample]
-        return (self.x.index_select(0, rows) != 0).sum(dim=0).to(torch.float64) * weight
+        return (take_rows(self.x, rows) != 0).sum(dim=0).to(torch.float64) * weight
 
     def cut(self, starts: list[int], workers: Workers) -> None:
         """Nothing to find."""
@@ -150,14 +149,13 @@ class DenseColumns:
 
     def held(self, number: int, first: int, last: int) -> "DenseColumns":
         """Genes ``first`` to before ``last``, copied into memory."""
-        x = self.x.new_empty((len(self._cells.group), last - first))
-        step = max(1, _COPIED_ROWS // 16)
-        for start in range(0, len(x), step):
-            part = slice(start, start + step)
-            rows = part if self._cells.rows is None else self._cells.rows[part]
-            x[part] = self.x[rows, first:last]
-            # Whole pages are read where a row holds more than the genes wanted.
-            relieve(len(x[part]) * max(_PAGE_BYTES, (last - first) * x.element_size()))
+        n, width = len(self._cells.group), self.x.shape[1]
+        rows = torch.arange(n, device=self.x.device) if self._cells.rows is None else self._cells.rows
+        if is_kept(self.x):
+            x = take_runs(self.x.view(-1), rows * width + first, torch.full_like(rows, last - first))
+            x = x.view(n, last - first)
+        else:
+            x = self.x[:, first:last].index_select(0, rows)
         return DenseColumns(Cells(x, None, self._cells.group, self._cells.total), x)
 
     def take(self, number: int, first: int, last: int) -> list[Nonzeros]:
