@@ -89,7 +89,7 @@ def test_scattered_rows_take_no_more_memory_than_they_have(sparse: bool) -> None
     columns = Spill().keep(torch.arange(width, dtype=torch.int32).repeat(n))
     chunk = SparseRows(rows.view(-1), columns, torch.full((n,), width), width) if sparse else rows
     view, before, most = RowMatrix([chunk]), _resident(), 0.0
-    for part in np.array_split(np.random.default_rng(0).permutation(n), 64):
+    for part in np.array_split(np.random.default_rng(0).permutation(n), 1024):
         assert float(view.take(torch.from_numpy(part)).min()) == 1.0
         most = max(most, _resident() - before)
     assert most < rows.nbytes / 8
