@@ -15,8 +15,8 @@ from prima_bench.metrics.perturbation.contexts import StratifiedReference
 from prima_bench.metrics.perturbation.de.convention import CONVENTIONS, DEConvention
 from prima_bench.metrics.perturbation.de.table import DETable, predicted_table, true_table
 from prima_bench.metrics.perturbation.profiles.distances import Distance
+from prima_bench.metrics.perturbation.profiles.predicted import predicted_profiles
 from prima_bench.metrics.perturbation.profiles.retrieval import retrieve
-from prima_bench.metrics.perturbation.pseudobulk import predicted_profiles
 from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
 from prima_bench.tasks.errors import UnknownNameError, UsageError, raised_as
 from prima_bench.tasks.problems.perturbation_solution import PerturbationSolution

@@ -17,7 +17,7 @@ from prima_bench.metrics.differential.fdr import benjamini_hochberg
 from prima_bench.metrics.perturbation import rowwise
 from prima_bench.metrics.perturbation.de.convention import DEConvention
 from prima_bench.metrics.perturbation.de.rank_sums import DETests, predicted_tests, true_tests
-from prima_bench.metrics.perturbation.pseudobulk import predicted_profiles
+from prima_bench.metrics.perturbation.profiles.predicted import predicted_profiles
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
 _BLOCK_ROWS = 16

@@ -15,12 +15,8 @@ from prima_bench.metrics.base import Batch
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation.base import PerturbationMetric, too_large_error
-from prima_bench.metrics.perturbation.pseudobulk import (
-    LARGEST_TARGET_SUM,
-    others_mean,
-    predicted_profiles,
-    too_large,
-)
+from prima_bench.metrics.perturbation.profiles.predicted import predicted_profiles
+from prima_bench.metrics.perturbation.pseudobulk import LARGEST_TARGET_SUM, others_mean, too_large
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 
 _BLOCK_ELEMENTS = 1 << 18

@@ -13,7 +13,8 @@ from torch import Tensor
 from prima_bench.metrics.batch import Batch
 from prima_bench.metrics.perturbation.profiles.jackknife import log_sum_noise
 from prima_bench.metrics.perturbation.profiles.moments import made_sums
-from prima_bench.metrics.perturbation.pseudobulk import median_total, predicted_profiles, predicted_sums
+from prima_bench.metrics.perturbation.profiles.predicted import predicted_profiles, predicted_sums
+from prima_bench.metrics.perturbation.pseudobulk import median_total
 from prima_bench.metrics.perturbation.reference import PerturbationReference
 from prima_bench.metrics.rows import RowMatrix
 

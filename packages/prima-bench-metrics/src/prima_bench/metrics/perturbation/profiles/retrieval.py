@@ -11,7 +11,7 @@ from torch import Tensor
 from prima_bench.metrics.base import Batch
 from prima_bench.metrics.perturbation.profiles.discrimination import pds
 from prima_bench.metrics.perturbation.profiles.distances import Distance
-from prima_bench.metrics.perturbation.pseudobulk import predicted_profiles
+from prima_bench.metrics.perturbation.profiles.predicted import predicted_profiles
 from prima_bench.metrics.perturbation.reference import ExcludeTargets, PerturbationReference
 
 
