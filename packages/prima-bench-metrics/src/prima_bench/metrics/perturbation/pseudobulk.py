@@ -1,7 +1,7 @@
 """Pseudobulks: one expression profile per group of cells, and what is derived from all of them.
 
 Pure functions of sums and cell counts. What a solution's profiles are is asked of ``PerturbationReference``, those of
-predictions are in ``profiles.predicted``; effects are formed where they are used, a few perturbations at a time, because
+predictions are in ``profiles.predicted``; effects are formed where they are used, a few perturbations at a time, since
 a panel of them would cost as much memory as the profiles.
 """
 
