@@ -193,7 +193,7 @@ TABLES: dict[str, Callable[[], Any]] = {
 }
 
 ODD = SCALARS | PLAIN | ARRAYS | TABLES
-ARGUMENTS = ("dataset", "metrics", "device", "model", "solution", "anchors", "sync_to")
+ARGUMENTS = ("dataset", "metrics", "device", "model", "solution", "anchors", "sync_to", "buffer")
 OPTIONS = {
     "perturbation_prediction": (
         "perturbation_key",

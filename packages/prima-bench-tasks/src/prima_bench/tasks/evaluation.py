@@ -16,20 +16,14 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from prima_bench.metrics.device import resolve_device
-from prima_bench.metrics.errors import (
-    ConflictingRowsError,
-    LostRankError,
-    MetricError,
-    ProfileError,
-    ReferenceDataError,
-    SyncError,
-)
+from prima_bench.metrics.errors import MetricError
 from prima_bench.metrics.threads import one_thread
 from prima_bench.tasks.anchors import UNCALIBRATED, Anchored, Anchors, measure, uncalibrated
 from prima_bench.tasks.artifacts import stored_anchors
-from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
+from prima_bench.tasks.errors import PredictionError, UsageError, raised_as
 from prima_bench.tasks.inputs.arguments import check_arguments
 from prima_bench.tasks.memory import rows_in_memory
+from prima_bench.tasks.named_errors import named_errors
 from prima_bench.tasks.names import MetricSelection
 from prima_bench.tasks.problems.base import Detailed, open_problem
 from prima_bench.tasks.ranks import attended, scored_for_all
@@ -45,6 +39,7 @@ from prima_bench.tasks.states.reopening import arguments_of, open_states, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     import pandas as pd
 
@@ -171,7 +166,7 @@ class Evaluation:
             PredictionError: If the predictions cannot be scored, naming the first few rows; or if another rank gave up.
                 Earlier updates stand.
         """
-        with attended(), one_thread(), self._timed(), _kernel_errors(), self._named():
+        with attended(), one_thread(), self._timed(), self._named():
             encoded = self._problem.encode(predictions, ids, perturbation, context)
             self._held.add(encoded)
 
@@ -182,7 +177,7 @@ class Evaluation:
             PredictionError: If rows or perturbations are missing, two ranks gave one row two contents, values are too
                 large to be scored, ranks score against different things, or one of them gave up or ended.
         """
-        with attended(), one_thread(), self._timed(), _kernel_errors(), self._named():
+        with attended(), one_thread(), self._timed(), self._named():
             if self._sync_to == "all":
                 with self._panel.synced() as batch:
                     result = self._scored(batch)
@@ -192,7 +187,7 @@ class Evaluation:
         return result.attach(Detail(self, self._held.mark))
 
     def _scored(self, batch: "Batch") -> EvalResult:
-        with _kernel_errors(), self._named():
+        with self._named():
             self._refuse_nothing(batch)
             coverage = self._problem.check_complete(batch)
             scores = self._panel.score_all(batch)
@@ -236,7 +231,7 @@ class Evaluation:
             return None
         if not isinstance(self._problem, Detailed):
             raise UsageError(f"{self._task.name} has no {table}", hint="It is a table of perturbation tasks.")
-        with one_thread(), _kernel_errors(), self._named(), self._panel.synced() as batch:
+        with one_thread(), self._named(), self._panel.synced() as batch:
             found: pd.DataFrame = getattr(self._problem.detail(batch), table)(**arguments)
             return found
 
@@ -388,37 +383,8 @@ class Evaluation:
         finally:
             self._seconds += time.perf_counter() - self._began
 
-    @contextmanager
-    def _named(self) -> "Iterator[None]":
-        """Put names in the place of the kernel's row ids and codes."""
-        try:
-            yield
-        except LostRankError as error:
-            raise PredictionError(error.message, hint=error.hint) from error
-        except SyncError as error:
-            raise PredictionError(
-                error.message,
-                hint="Every rank must build its Evaluation from the same task, data and metrics, and all must hand in "
-                "predictions of one form.",
-            ) from error
-        except ConflictingRowsError as error:
-            names = self._problem.names_of(error.rows) or self._held.ledger.names_of(error.rows)
-            raise PredictionError(
-                f"rows came more than once with different content: {first_few(names)}",
-                hint=self._problem.identity_hint,
-            ) from error
-        except ProfileError as error:
-            labels = [self._problem.labels[code] for code in error.groups]
-            raise PredictionError(
-                f"predicted expression is too large to be scored: perturbation {first_few(labels)}",
-                hint="Predict values on the scale of the solution.",
-            ) from error
-
-
-@contextmanager
-def _kernel_errors() -> "Iterator[None]":
-    with raised_as(PredictionError, MetricError), raised_as(DataError, ReferenceDataError):
-        yield
+    def _named(self) -> "AbstractContextManager[None]":
+        return named_errors(self._problem, self._held.ledger)
 
 
 def _refuse_infinite(scores: "Mapping[str, Score]") -> None:

@@ -11,7 +11,7 @@ import typer
 from prima_bench.cli.commands.merge import STATE
 from prima_bench.cli.options import Dataset, Json, Task, complete_panel, output_file
 from prima_bench.cli.own_data import check_options, errors_name_options, given_options
-from prima_bench.cli.ranks import joined, local_device, place
+from prima_bench.cli.ranks import place
 from prima_bench.cli.render import Steps, on_terminal, remark, width, write, write_json
 from prima_bench.cli.shards import files_named
 from prima_bench.tasks.errors import UsageError
@@ -176,11 +176,12 @@ def evaluate(
     with written, Steps(quiet=not here.first) as steps, errors_name_options():
         steps("loading torch")
         from prima_bench.tasks.evaluation import Evaluation
+        from prima_bench.tasks.launch import joined, local_device
 
-        with joined(here):
+        with joined(here.world):
             steps("loading the solution")
             run = Evaluation(
-                *(task, dataset, metrics, local_device(device), model),
+                *(task, dataset, metrics, local_device(device, here.world), model),
                 solution=solution,
                 anchors=anchors,
                 sync_to="rank0",
