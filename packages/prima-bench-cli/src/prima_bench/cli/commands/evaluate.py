@@ -120,6 +120,10 @@ def evaluate(
             "--anchors", help="Own solution: score naive models and a replicate too, which gives every score a skill."
         ),
     ] = False,
+    buffer: Annotated[
+        Literal["auto", "memory", "disk"],
+        typer.Option(help="Where predictions are kept until scored; auto: on disk above a quarter of free memory."),
+    ] = "auto",
     as_json: Json = False,
 ) -> None:
     """Score predictions; writes the result as JSON and prints the scores.
@@ -185,6 +189,7 @@ def evaluate(
                 solution=solution,
                 anchors=anchors,
                 sync_to="rank0",
+                buffer=buffer,
                 **own,
             )
             share = here.own(files)
