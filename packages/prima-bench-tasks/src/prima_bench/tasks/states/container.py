@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from prima_bench.metrics.spill import relieve
 from prima_bench.tasks.errors import DataError
 from prima_bench.tasks.inputs.archives import UNREADABLE, RefusedContent, read_arrays
 from prima_bench.tasks.results.files import json_object, published
@@ -51,6 +52,7 @@ class Stack:
         for part in self.parts:
             if part.size:
                 yield memoryview(np.ascontiguousarray(part, dtype=self.dtype)).cast("B")
+                relieve(part.nbytes)
 
 
 def write_container(path: Path, form: str, version: int, head: Mapping[str, Any], arrays: Mapping[str, Stack]) -> None:
