@@ -4,7 +4,6 @@ The first failure ends all; an interrupt too. Threads that still wait for the ne
 they hand on is refused, because the file that it would go to is closed.
 """
 
-import hashlib
 import os
 import queue
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prima_bench.storage.content import Part
 from prima_bench.storage.errors import IntegrityError
-from prima_bench.storage.transfer.ranges import Source, read_range
+from prima_bench.storage.transfer.ranges import Received, Source, read_range
 from prima_bench.storage.transfer.retry import CancelledError, Failure, retried
 
 Take = Callable[[Part, memoryview], None]
@@ -58,8 +57,8 @@ class PartReader:
 
     def _attempt(self, part: Part, into: memoryview) -> Failure | None:
         answer = read_range(self.source, part, into, self.etag)
-        if isinstance(answer, str):
-            return self._same_object(answer) or self._verified(part, into)
+        if isinstance(answer, Received):
+            return self._same_object(answer.etag) or self._verified(part, answer.sha256)
         if not answer.replaced:
             return answer
         if self._strict:
@@ -78,11 +77,11 @@ class PartReader:
                 return Failure(IntegrityError(f"{self.source.address}: was replaced while it was read", hint=hint))
         return None
 
-    def _verified(self, part: Part, into: memoryview) -> Failure | None:
-        if part.sha256 is None:
+    def _verified(self, part: Part, found: str | None) -> Failure | None:
+        if found is None:
             return None
         try:
-            part.check(hashlib.sha256(into).hexdigest(), uri=str(self.source.address))
+            part.check(found, uri=str(self.source.address))
         except IntegrityError as error:
             self.source.arrived(-part.length)
             # Once more: the network may have damaged it, and then only this part is paid for twice.
