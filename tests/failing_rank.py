@@ -96,11 +96,11 @@ def take_part(rank: int, world: int, what: str) -> None:
 
 
 if __name__ == "__main__":
-    attendance.BEAT_SECONDS, attendance.LOST_SECONDS, attendance.LOOK_SECONDS = 0.2, 3.0, 0.2
+    attendance.BEAT_SECONDS, attendance.LOST_SECONDS, attendance.LOOK_SECONDS = 0.2, 5.0, 0.2
     for metric in laws.every_metric("perturbation_prediction"):
         load_metric(metric.partition("(")[0])
     for line in sys.stdin:
         size, _, wrong = line.strip().partition(" ")
         part = partial(take_part, world=int(size), what=wrong)
-        sys.stdout.write(json.dumps(ranks.run(int(size), part, (1,) if wrong == "stuck" else ())) + "\n")
+        sys.stdout.write(json.dumps(ranks.run(int(size), part, 60, (1,) if wrong == "stuck" else ())) + "\n")
         sys.stdout.flush()

@@ -17,15 +17,16 @@ from pathlib import Path
 import torch.distributed as dist
 
 Ended = list[int | str | None]
-"""Exit code, stdout and stderr of a rank; None as the code of one that had to be ended after a minute."""
+"""Exit code, stdout and stderr of a rank; None as the code of one that had to be ended."""
 
 
-def run(world: int, take_part: Callable[[int], None], stuck: tuple[int, ...] = ()) -> list[Ended]:
+def run(world: int, take_part: Callable[[int], None], seconds: float, stuck: tuple[int, ...] = ()) -> list[Ended]:
     """Let every rank of a gloo group do something.
 
     Args:
         world: How many there are.
         take_part: What a rank does, once the group is up.
+        seconds: After which those that still run are ended.
         stuck: Ranks that never end, and are not waited for.
     """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -33,7 +34,7 @@ def run(world: int, take_part: Callable[[int], None], stuck: tuple[int, ...] = (
         folder = Path(name)
         ranks = [_forked(store.port, folder, rank, world, take_part) for rank in range(world)]
         codes: dict[int, int] = {}
-        until = time.monotonic() + 60
+        until = time.monotonic() + seconds
         while len(codes) < world - len(stuck) and time.monotonic() < until:
             for rank, pid in enumerate(ranks):
                 ended, status = (0, 0) if rank in codes else os.waitpid(pid, os.WNOHANG)
