@@ -111,6 +111,19 @@ class RowBuffer(SafeMetric):
         finally:
             self._gather_on = None
 
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Undo what was added within when an error, or an interrupt, leaves it."""
+        states, count, computed = self._copy_state_dict(), self._update_count, self._computed
+        before = self._ids_given, self._loose, self._loose_bytes
+        try:
+            yield
+        except BaseException:
+            self._restore(states)
+            self._update_count, self._computed = count, computed
+            self._ids_given, self._loose, self._loose_bytes = before
+            raise
+
     def add_state(
         self,
         name: str,
@@ -197,8 +210,7 @@ class RowBuffer(SafeMetric):
             attendance.look(self.process_group)
         shape, ids_given = self._shape(), self._ids_given
         position = self._rows_before + self.n_rows
-        states, loose = self._copy_state_dict(), (self._loose, self._loose_bytes)
-        try:
+        with self.all_or_none():
             for index, fields in chunks:
                 ids_given = self._numbering(ids_given if position else None, index is not None)
                 numbers = torch.arange(position, position + _rows_in(fields)) if index is None else index
@@ -208,10 +220,6 @@ class RowBuffer(SafeMetric):
                 position += n
                 if n:
                     self._keep(chunk)
-        except BaseException:
-            self._restore(states)
-            self._loose, self._loose_bytes = loose
-            raise
         if position > self._rows_before:
             self._ids_given = ids_given
 

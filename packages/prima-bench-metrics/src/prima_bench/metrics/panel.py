@@ -61,7 +61,7 @@ class Panel(RowBuffer):
         self._append(fields, index)
 
     def extend(self, chunks: Iterable[tuple[Tensor | None, Given]]) -> None:
-        """Add chunks of rows without copying them: all, or none when one is refused.
+        """Add chunks of rows without copying them, one after the other: all, or none when one is refused.
 
         Args:
             chunks: Pairs of index and fields. The panel takes the tensors over, which must be writable: it turns -0.0
@@ -70,7 +70,7 @@ class Panel(RowBuffer):
         Raises:
             InputError: If anything about a chunk is not as declared, or unlike the others; nothing is added.
         """
-        self._append_all(list(chunks), owned=True)
+        self._append_all(chunks, owned=True)
         self._computed = None
         self._update_count += 1
 

@@ -40,7 +40,8 @@ def measure_anchors(name: str, step: Callable[[str], object] = lambda _: None) -
     for baseline in filter(lambda b: b.trivial, task.baselines):
         step(f"scoring {baseline.name} on {dataset.key}")
         panel = problem.panel(refs)
-        panel.extend(problem.encode(run_baseline(task.name, baseline.name, dataset.key), None, None, None).chunks)
+        with problem.encode(run_baseline(task.name, baseline.name, dataset.key), None, None, None) as encoded:
+            panel.extend(encoded.chunks)
         scores[baseline.name] = panel.results()
     step(f"splitting {dataset.key} in halves")
     return measure(problem, refs, scores, task.null)

@@ -166,9 +166,15 @@ class Evaluation:
             PredictionError: If the predictions cannot be scored, naming the first few rows; or if another rank gave up.
                 Earlier updates stand.
         """
-        with attended(), one_thread(), self._timed(), self._named():
-            encoded = self._problem.encode(predictions, ids, perturbation, context)
-            self._held.add(encoded)
+        encode = self._problem.encode
+        with (
+            attended(),
+            one_thread(),
+            self._timed(),
+            self._named(),
+            encode(predictions, ids, perturbation, context) as x,
+        ):
+            self._held.add(x)
 
     def compute(self) -> EvalResult:
         """Score everything that was handed in, on all ranks alike. More updates may follow.

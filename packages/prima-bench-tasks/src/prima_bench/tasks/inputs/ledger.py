@@ -58,17 +58,25 @@ class Ledger:
         self._names: list[tuple[Int64, Ids]] = []
         self.form: str | None = None
 
+    def check_form(self, form: str) -> None:
+        """Compare the kind of an update's predictions with that of earlier ones.
+
+        Raises:
+            PredictionError: If it changed.
+        """
+        if self.form not in (None, form):
+            raise PredictionError(
+                f"this update gives {form}, earlier ones gave {self.form}",
+                hint="Give all predictions of a run in one form.",
+            )
+
     def check(self, rows: Rows) -> None:
         """Compare an update with itself and with what came before; nothing is remembered.
 
         Raises:
             PredictionError: If one name has two contents, or the kind of prediction changed.
         """
-        if self.form not in (None, rows.form):
-            raise PredictionError(
-                f"this update gives {rows.form}, earlier ones gave {self.form}",
-                hint="Give all predictions of a run in one form.",
-            )
+        self.check_form(rows.form)
         order = np.argsort(rows.index, kind="stable")
         index, digests = rows.index[order], rows.digests[order]
         # Against the first row of the same id within the update, then against the ledger.

@@ -6,7 +6,8 @@ computes no score.
 
 import hashlib
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -37,16 +38,18 @@ _HOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Predictions that passed every check.
+    """Predictions on their way to the panel, parsed, checked and aligned as they are taken.
 
     Attributes:
-        rows: Their names, row ids and content digests.
-        chunks: What the panel takes.
-        ignored: Whether some rows were left out, because rows of their kind are not scored.
+        form: What kind of prediction they are (``"labels"``, ``"scores"``, ``"cells"``).
+        chunks: What the panel takes, to be gone through once, while the predictions are open.
+        rows: Gives their names, row ids and content digests, once all chunks were taken.
+        ignored: Whether some rows are left out, because rows of their kind are not scored.
     """
 
-    rows: Rows
-    chunks: list[Chunk]
+    form: str
+    chunks: Iterable[Chunk]
+    rows: Callable[[], Rows]
     ignored: bool = False
 
 
@@ -113,8 +116,8 @@ class Problem(Protocol):
     def panel(self, refs: Sequence[MetricRef]) -> Panel:
         """The metrics of an evaluation over one buffer."""
 
-    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Encoded:
-        """Parse, check and align predictions; nothing is stored. Raises PredictionError."""
+    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> AbstractContextManager[Encoded]:
+        """Open predictions; they are parsed, checked and aligned as their chunks are taken. Raises PredictionError."""
 
     def check_complete(self, batch: Batch) -> Coverage:
         """Raise PredictionError unless everything that had to be predicted was."""

@@ -1,7 +1,8 @@
 """Classification: rows with one true label each; predictions are labels or class scores for exactly those rows."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import anndata
@@ -92,8 +93,9 @@ class ClassificationProblem:
         metrics = build_metrics(refs, {"num_classes": len(self.classes), "scores": self._scores})
         return Panel(metrics).to(self._device)
 
-    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Encoded:
-        """Parse, check and align predictions.
+    @contextmanager
+    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Iterator[Encoded]:
+        """Open predictions, to be parsed, checked and aligned some rows at a time.
 
         Args:
             predictions: Labels or scores in any form that ``inputs.labels`` reads, or a path.
@@ -113,9 +115,7 @@ class ClassificationProblem:
             table = read_labels(x, ids=ids, columns=columns, classes=self.classes)
             index = self._rows.find(table.ids)
             self._rows.refuse_unknown(table.ids, index)
-            if table.scores is not None:
-                return self._encode_scores(table, index)
-            return self._encode_labels(table, index)
+            yield self._encode_labels(table, index) if table.scores is None else self._encode_scores(table, index)
 
     def check_complete(self, batch: Batch) -> Coverage:
         """Every row of the solution must be predicted.
@@ -152,20 +152,22 @@ class ClassificationProblem:
             "target": self._tensor(self._target[index]),
             "label": self._tensor(code),
         }
-        return Encoded(Rows(table.ids, index, code, "labels"), [(self._tensor(index), fields)])
+        return Encoded("labels", [(self._tensor(index), fields)], lambda: Rows(table.ids, index, code, "labels"))
 
     def _encode_scores(self, table: LabelTable, index: Codes) -> Encoded:
         label = None if table.labels is None else self._vocabulary.encode(table.labels, table.ids)
-        chunks: list[Chunk] = []
         digests = np.empty(len(index), dtype=np.int64)
-        for rows, block in self._class_scores.blocks(table, label):
-            digests[rows] = self._class_scores.digest(block)
-            fields: dict[str, Tensor | SparseRows] = {
-                "target": self._tensor(self._target[index[rows]]),
-                "score": torch.from_numpy(block).to(self._device),
-            }
-            chunks.append((self._tensor(index[rows]), fields))
-        return Encoded(Rows(table.ids, index, digests, "scores"), chunks)
+
+        def chunks() -> Iterator[Chunk]:
+            for rows, block in self._class_scores.blocks(table, label):
+                digests[rows] = self._class_scores.digest(block)
+                fields: dict[str, Tensor | SparseRows] = {
+                    "target": self._tensor(self._target[index[rows]]),
+                    "score": torch.from_numpy(block).to(self._device),
+                }
+                yield self._tensor(index[rows]), fields
+
+        return Encoded("scores", chunks(), lambda: Rows(table.ids, index, digests, "scores"))
 
     def _tensor(self, values: Codes) -> Tensor:
         return torch.from_numpy(values).to(self._device)

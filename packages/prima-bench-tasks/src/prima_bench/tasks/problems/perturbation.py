@@ -5,7 +5,8 @@ number of cells per perturbation may be predicted; a cell is known by its pertur
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,9 @@ class PerturbationProblem:
             self.flags.append(f"{UNMEASURED}: {self._solution.unmeasured} of {len(self._solution.perturbations)}")
         return Panel(metrics).to(self._device)
 
-    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Encoded:
-        """Parse, check and align predictions.
+    @contextmanager
+    def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> Iterator[Encoded]:
+        """Open predictions, to be parsed, checked and aligned a few cells at a time.
 
         Args:
             predictions: Cells in any form that ``inputs.cells`` reads, or a path.
@@ -114,17 +116,22 @@ class PerturbationProblem:
             rows = solution.rows
             index, group, context, keep = self._own(table) if rows is None else self._registered(table, rows)
             digests = np.zeros(len(index), dtype=np.int64)
-            chunks: list[Chunk] = []
-            for taken, block in expression.blocks(table, self._solution.genes, self._check, keep):
-                digests[taken] = self._digest(block)
-                fields: dict[str, Tensor | SparseRows] = {
-                    "x": expression.to_kernel(block, self._device),
-                    "group": self._tensor(group[taken]),
-                }
-                if solution.contexts:
-                    fields["context"] = self._tensor(context[taken])
-                chunks.append((self._tensor(index[taken]), fields))
-        return Encoded(Rows(table.ids[keep], index[keep], digests[keep], "cells"), chunks, ignored=not keep.all())
+
+            def chunks() -> Iterator[Chunk]:
+                for taken, block in expression.blocks(table, solution.genes, self._check, keep):
+                    digests[taken] = self._digest(block)
+                    fields: dict[str, Tensor | SparseRows] = {
+                        "x": expression.to_kernel(block, self._device),
+                        "group": self._tensor(group[taken]),
+                    }
+                    if solution.contexts:
+                        fields["context"] = self._tensor(context[taken])
+                    yield self._tensor(index[taken]), fields
+
+            def known() -> Rows:
+                return Rows(table.ids[keep], index[keep], digests[keep], "cells")
+
+            yield Encoded("cells", chunks(), known, ignored=not keep.all())
 
     def check_complete(self, batch: Batch) -> Coverage:
         """Every named cell, or on own data every perturbation, must be predicted.

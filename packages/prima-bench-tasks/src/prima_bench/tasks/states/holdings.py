@@ -36,16 +36,19 @@ class Holdings:
         self.mark = object()
 
     def add(self, encoded: "Encoded") -> None:
-        """Keep the rows of an update.
+        """Keep the rows of an update, all or none.
 
         Raises:
-            PredictionError: If one name has two contents.
+            PredictionError: If they cannot be scored, or one name has two contents.
             InputError: If the panel refuses them.
         """
-        self.ledger.check(encoded.rows)
-        self._panel.extend(encoded.chunks)
+        self.ledger.check_form(encoded.form)
+        with self._panel.all_or_none():
+            self._panel.extend(encoded.chunks)
+            rows = encoded.rows()
+            self.ledger.check(rows)
         self.mark = object()
-        self.ledger.add(encoded.rows)
+        self.ledger.add(rows)
         self.ignored = self.ignored or encoded.ignored
 
     def clear(self) -> None:
