@@ -14,6 +14,7 @@ from prima_bench.tasks import memory
 from prima_bench.tasks.baselines import run_baseline
 from prima_bench.tasks.errors import PredictionError, UsageError
 from prima_bench.tasks.evaluation import Evaluation
+from prima_bench.tasks.inputs import matrix
 
 
 def kept(run: Evaluation) -> int:
@@ -102,3 +103,23 @@ def test_auto_goes_by_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_other_choices_are_refused(choice: Any) -> None:
     with pytest.raises(UsageError, match="auto, memory, disk"):
         Evaluation("cell_type_annotation", buffer=choice)
+
+
+@pytest.mark.usefixtures("_small")
+def test_one_update_goes_to_disk_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows one update brings, few of them are in memory at any time."""
+    monkeypatch.setattr(matrix, "BLOCK_BYTES", 1 << 14)
+    rows = run_baseline("perturbation_prediction", "paste_control")
+    run = Evaluation("perturbation_prediction", buffer="disk", device="cpu")
+    in_memory: list[int] = []
+    join = run._panel._join_loose
+
+    def watched() -> None:
+        states = [run._panel._state(name) for name in ("x_chunks", "x_values", "x_columns")]
+        in_memory.append(sum(x.nbytes for s in states for x in s if not is_kept(x)))
+        join()
+
+    monkeypatch.setattr(run._panel, "_join_loose", watched)
+    run.update(rows)
+    assert len(in_memory) > 5
+    assert max(in_memory) < rows.X.nnz * 8 / 4

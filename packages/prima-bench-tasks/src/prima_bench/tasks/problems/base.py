@@ -119,6 +119,9 @@ class Problem(Protocol):
     def encode(self, predictions: Any, ids: Any, labels: Any, contexts: Any) -> AbstractContextManager[Encoded]:
         """Open predictions; they are parsed, checked and aligned as their chunks are taken. Raises PredictionError."""
 
+    def check_rows(self, index: Tensor, fields: Mapping[str, Tensor | SparseRows]) -> None:
+        """Refuse rows out of a file that no update could have brought. Raises DataError."""
+
     def check_complete(self, batch: Batch) -> Coverage:
         """Raise PredictionError unless everything that had to be predicted was."""
 

@@ -1,7 +1,7 @@
 """Classification: rows with one true label each; predictions are labels or class scores for exactly those rows."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ from prima_bench.tasks.problems.base import (
     fingerprint_of,
     take_options,
 )
+from prima_bench.tasks.problems.restored import impossible, named_codes
 from prima_bench.tasks.specs import TaskSpec, digest_of
 
 DEFAULT_COLUMN = "cell_type"
@@ -145,6 +146,26 @@ class ClassificationProblem:
     def names_of(self, index: Sequence[int]) -> list[str] | None:
         """The names of rows by their position among the solution's sorted names."""
         return [str(self._rows.ids[i]) for i in index]
+
+    def check_rows(self, index: Tensor, fields: Mapping[str, Tensor | SparseRows]) -> None:
+        """Refuse rows out of a file that no update could have brought: other classes, other truth.
+
+        Args:
+            index: Their ids, int64 [n].
+            fields: Their fields.
+
+        Raises:
+            DataError: Naming what is wrong.
+        """
+        rows = named_codes(index, len(index), 0, len(self._rows), "rows")
+        target = named_codes(fields.get("target"), len(index), 0, len(self.classes), "classes")
+        if (self._target[rows] != target).any():
+            raise impossible("true labels other than the solution's")
+        if (score := fields.get("score")) is not None:
+            if len(score.shape) != 2 or score.shape[1] != len(self.classes):
+                raise impossible(f"scores of other than {len(self.classes)} classes")
+        else:
+            named_codes(fields.get("label"), len(index), ABSTAINED, len(self.classes), "classes")
 
     def _encode_labels(self, table: LabelTable, index: Codes) -> Encoded:
         code = self._vocabulary.encode(table.labels, table.ids)

@@ -5,7 +5,7 @@ number of cells per perturbation may be predicted; a cell is known by its pertur
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ from prima_bench.tasks.inputs.vocabulary import Codes, Vocabulary
 from prima_bench.tasks.problems.base import Chunk, Coverage, Encoded, Source, build_metrics, fingerprint_of
 from prima_bench.tasks.problems.perturbation_detail import PerturbationDetail
 from prima_bench.tasks.problems.perturbation_solution import open_solution
+from prima_bench.tasks.problems.restored import impossible, named_codes
 from prima_bench.tasks.specs import UNIT_LEVELS, TaskSpec
 
 NO_TARGETS = "targets_not_excluded"
@@ -200,6 +201,35 @@ class PerturbationProblem:
         """
         stand_in = _STAND_INS[kind](self._solution.reference, seed)
         return Panel(build_metrics(refs, {"reference": stand_in.reference})).to(self._device).score_all(stand_in.batch)
+
+    def check_rows(self, index: Tensor, fields: Mapping[str, Tensor | SparseRows]) -> None:
+        """Refuse rows out of a file that no update could have brought: other genes, perturbations, contexts.
+
+        Args:
+            index: Their ids, int64 [n].
+            fields: Their fields.
+
+        Raises:
+            DataError: Naming what is wrong.
+        """
+        solution = self._solution
+        x = fields.get("x")
+        if x is None or len(x.shape) != 2 or x.shape[1] != len(solution.genes):
+            raise impossible(f"expression of other than {len(solution.genes)} genes")
+        group = named_codes(fields.get("group"), len(index), 0, len(self.labels), "perturbations")
+        context = np.zeros(len(group), dtype=np.int64)
+        if solution.contexts:
+            context = named_codes(fields.get("context"), len(index), 0, len(solution.contexts), "contexts")
+        if solution.rows is not None:
+            rows = named_codes(index, len(index), 0, len(solution.rows), "cells")
+            if (solution.group[rows] != group).any() or (solution.context[rows] != context).any():
+                raise impossible("cells under another perturbation than in the solution")
+            return
+        there = np.zeros((max(1, len(solution.contexts)), len(self.labels)), dtype=bool)
+        there[:, 0] = True
+        there[:, 1:].flat[self.unit_codes] = True
+        if not there[context, group].all():
+            raise impossible("perturbations that the solution does not have in their context")
 
     def _registered(self, table: CellTable, rows: RowIndex) -> Identified:
         index = rows.find(table.ids)

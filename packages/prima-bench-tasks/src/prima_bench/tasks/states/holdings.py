@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from prima_bench.metrics.errors import InputError
 from prima_bench.tasks.errors import DataError, PredictionError, raised_as
 from prima_bench.tasks.inputs.ledger import Ledger
-from prima_bench.tasks.problems.restored import check_restored
 from prima_bench.tasks.states.records import StateFile
 from prima_bench.tasks.states.rows import as_arrays, from_arrays
 
@@ -72,7 +71,7 @@ class Holdings:
         try:
             stored = from_arrays(file.head.runs, file.arrays(), file.head.form)
             for index, fields in stored.chunks:
-                check_restored(self._problem, index, fields)
+                self._problem.check_rows(index, fields)
             with raised_as(DataError, InputError):
                 if stored.rows is not None:
                     self.ledger.check(stored.rows)
