@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from dataclasses import fields, replace
 from pathlib import Path
@@ -41,7 +42,9 @@ def test_values_come_back_whatever_was_read_meanwhile(shapes: list[tuple[int, in
         assert all(torch.equal(a, b) for a, b in zip(given_, found, strict=True))
     assert all(is_kept(x) for x in found if x.numel())
     assert not any(is_kept(x) for x in given_)
-    found[0] += 1  # a private copy: what is kept does not reach the file, nor any neighbour
+    found[0] += 1  # what is written to one reaches no neighbour, and is not forgotten with the pages
+    relieve(2 * spill_module.RESIDENT_BYTES)
+    assert torch.equal(given_[0] + 1, found[0])
     assert all(torch.equal(a, b) for a, b in zip(given_[1:], found[1:], strict=True))
 
 
@@ -183,3 +186,52 @@ def test_a_gene_on_disk_is_named_by_its_own_number(monkeypatch: pytest.MonkeyPat
     x[2, 7] = torch.inf
     with pytest.raises(InputError, match=r"genes \[7\]"):
         rank_sum_test(Spill().keep(x), torch.tensor([0, 0, 0, 1, 1, 1]), 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_keeps_its_rows_elsewhere() -> None:
+    spill, x = Spill(), torch.rand(4096)
+    before = spill.keep(x)
+    asked, answer = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.read(asked[0], 1)
+        ours = spill.keep(x + 1)
+        os.write(answer[1], b"y" if torch.equal(ours, x + 1) and torch.equal(before, x) else b"n")
+        os._exit(0)
+    after = spill.keep(x + 2)
+    os.write(asked[1], b"!")
+    said = os.read(answer[0], 1)
+    os.waitpid(child, 0)
+    for end in (*asked, *answer):
+        os.close(end)
+    relieve(2 * spill_module.RESIDENT_BYTES)
+    assert said == b"y"
+    assert torch.equal(after, x + 2)
+    assert torch.equal(before, x)
+
+
+@linux
+def test_many_tensors_take_few_of_the_files_a_process_may_open() -> None:
+    spill, before = Spill(), len(list(Path("/proc/self/fd").iterdir()))
+    found = [spill.keep(torch.full((5000,), float(i))) for i in range(600)]
+    assert len(list(Path("/proc/self/fd").iterdir())) - before < 20
+    assert all(float(x.min()) == float(x.max()) == i for i, x in enumerate(found))
+
+
+@linux
+def test_a_tensor_may_be_larger_than_the_memory_of_the_machine() -> None:
+    spill = Spill()
+    with Path("/proc/meminfo").open() as lines:
+        total = sum(int(line.split()[1]) for line in lines if line.startswith(("MemTotal", "SwapTotal")))
+    # A hole in the place of so many bytes: what counts is that the system grants a map of that size.
+    assert spill._window_over(0, 2048 * total).nbytes == 2048 * total
+
+
+def test_no_folder_for_temporary_files_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="rows cannot be kept on disk") as caught:
+        Spill()
+    assert "TMPDIR" in str(caught.value)

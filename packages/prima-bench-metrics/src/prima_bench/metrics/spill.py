@@ -25,6 +25,7 @@ RESIDENT_BYTES = 64 << 20
 """How much may be read of kept tensors until their pages are given back."""
 
 _WRITE_BYTES = 64 << 20
+_WINDOW_BYTES = 1 << 30  # one map holds many tensors: each map takes one of the files that a process may have open
 _BLOCK_BYTES = 16 << 20
 
 
@@ -32,7 +33,10 @@ class _File:
     """A file that is open as long as a spill or a tensor needs it."""
 
     def __init__(self) -> None:
-        self.stream: IO[bytes] = tempfile.TemporaryFile(prefix="prima-bench-")  # noqa: SIM115 - closed below
+        with _room():
+            self.stream: IO[bytes] = tempfile.TemporaryFile(prefix="prima-bench-")  # noqa: SIM115 - closed below
+        self.end = 0
+        self.process = os.getpid()
         weakref.finalize(self, self.stream.close)
 
 
@@ -41,24 +45,30 @@ class _Mapping(mmap.mmap):
 
     file: _File
     start: int
+    nbytes: int
+
+    def covers(self, start: int, nbytes: int) -> bool:
+        """Whether a range of the file lies in it."""
+        return self.start <= start and start + nbytes <= self.start + self.nbytes
 
 
 class _Open:
-    """The maps that tensors still hold, by the address where each begins."""
+    """The maps that tensors still hold, and the place in the file, by the address where each tensor begins."""
 
     def __init__(self) -> None:
-        self._maps: dict[int, weakref.ref[_Mapping]] = {}
+        self._maps: dict[int, tuple[weakref.ref[_Mapping], int]] = {}
         self._read = 0
         self._lock = threading.Lock()
 
-    def add(self, address: int, mapping: _Mapping) -> None:
-        with self._lock:
-            self._maps[address] = weakref.ref(mapping)
+    def add(self, address: int, mapping: _Mapping, start: int) -> None:
+        self._maps[address] = weakref.ref(mapping), start
         weakref.finalize(mapping, self._maps.pop, address, None)
 
-    def at(self, address: int) -> _Mapping | None:
-        found = self._maps.get(address)
-        return None if found is None else found()
+    def at(self, address: int) -> tuple[_Mapping, int] | None:
+        """The map of a tensor, and where in the file the tensor begins."""
+        ref, start = self._maps.get(address, (None, 0))
+        mapping = None if ref is None else ref()
+        return None if mapping is None else (mapping, start)
 
     def __contains__(self, address: int) -> bool:
         return address in self._maps
@@ -72,9 +82,10 @@ class _Open:
             if self._read < RESIDENT_BYTES:
                 return
             self._read = 0
-            maps = [found for ref in self._maps.values() if (found := ref()) is not None]
+        # A list at once: a map that goes meanwhile, in this thread or another, takes its entries out.
+        maps = {id(found): found for ref, _ in list(self._maps.values()) if (found := ref()) is not None}
         if hasattr(mmap, "MADV_DONTNEED"):  # elsewhere the system takes pages back when it is short of memory
-            for mapping in maps:
+            for mapping in maps.values():
                 mapping.madvise(mmap.MADV_DONTNEED)
 
 
@@ -93,7 +104,7 @@ class Spill:
 
     def __init__(self) -> None:
         self._file = _File()
-        self._end = 0
+        self._window: _Mapping | None = None
 
     def __reduce__(self) -> tuple[type["Spill"], tuple[()]]:
         # A copy keeps nothing: copies of its tensors are in memory.
@@ -130,7 +141,8 @@ class Spill:
                 for first in range(0, len(data), _WRITE_BYTES):
                     self._file.stream.write(data[first : first + _WRITE_BYTES])
             self._file.stream.flush()
-        return self._mapped(start, self._file.stream.tell() - start, dtype, shape, mmap.ACCESS_COPY)
+            nbytes = self._file.stream.tell() - start
+        return self._mapped(start, nbytes, dtype, shape)
 
     def empty(self, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """A tensor in the file whose values are not set yet: writing to it writes to the file.
@@ -151,20 +163,32 @@ class Spill:
                 for first in range(0, nbytes, _WRITE_BYTES):
                     self._file.stream.write(bytes(min(_WRITE_BYTES, nbytes - first)))
                 self._file.stream.flush()
-        return self._mapped(start, nbytes, dtype, shape, mmap.ACCESS_WRITE)
+        return self._mapped(start, nbytes, dtype, shape)
 
     def _next(self) -> int:
-        return -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        if self._file.process != os.getpid():  # after a fork: the file is the parent's, which goes on writing to it
+            self._file, self._window = _File(), None
+        return -(-self._file.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
-    def _mapped(self, start: int, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...], access: int) -> Tensor:
-        self._end = start + nbytes
+    def _mapped(self, start: int, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         if not nbytes:
             return torch.empty(shape, dtype=dtype)
-        mapping = _Mapping(self._file.stream.fileno(), nbytes, offset=start, access=access)
-        mapping.file, mapping.start = self._file, start
-        kept = torch.frombuffer(mapping, dtype=dtype)
-        _OPEN.add(kept.untyped_storage().data_ptr(), mapping)
+        with _room():
+            window = self._window_over(start, nbytes)
+        kept = torch.frombuffer(window, dtype=dtype, count=nbytes // dtype.itemsize, offset=start - window.start)
+        _OPEN.add(kept.untyped_storage().data_ptr(), window, start)
+        self._file.end = start + nbytes
         return kept.view(shape)
+
+    def _window_over(self, start: int, nbytes: int) -> _Mapping:
+        if self._window is None or not self._window.covers(start, nbytes):
+            size = max(nbytes, min(start, _WINDOW_BYTES))
+            stream = self._file.stream
+            stream.truncate(max(start + size, stream.seek(0, os.SEEK_END)))  # what is not written yet takes no room
+            # Shared with the file, since the system would set memory aside for a private map of this size.
+            self._window = _Mapping(stream.fileno(), size, offset=start, access=mmap.ACCESS_WRITE)
+            self._window.file, self._window.start, self._window.nbytes = self._file, start, size
+        return self._window
 
 
 @contextmanager
@@ -199,14 +223,15 @@ def take_runs(x: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
         tensor([7, 8, 2, 3, 4])
     """
     total = int(lengths.sum())
-    mapping = _OPEN.at(x.untyped_storage().data_ptr()) if _OPEN else None
-    if mapping is None or not hasattr(os, "preadv"):
+    found = _OPEN.at(x.untyped_storage().data_ptr()) if _OPEN else None
+    if found is None or not hasattr(os, "preadv"):
         shift = starts - (lengths.cumsum(0) - lengths)
         where = torch.repeat_interleave(shift, lengths, output_size=total)
         return x.index_select(0, where.add_(torch.arange(total, device=x.device)))
     taken, size = torch.empty(total, dtype=x.dtype), x.element_size()
+    mapping, begin = found
     room, done, descriptor = memoryview(_bytes(taken).numpy()), 0, mapping.file.stream.fileno()
-    first = mapping.start + x.storage_offset() * size
+    first = begin + x.storage_offset() * size
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         offset, end = first + start * size, done + length * size
         while done < end:
