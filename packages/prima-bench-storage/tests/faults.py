@@ -23,6 +23,7 @@ class Request:
     method: str
     path: str
     headers: dict[str, str]
+    peer: int  # the port that it came from
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -42,6 +43,7 @@ class Fault:
     flip: int | None = None  # position in the body of a byte that is changed
     drip: float | None = None  # seconds between two bytes
     whole: bool = False  # the range is ignored
+    chunked: bool = False  # sent in chunks, without a length
     unsized: bool = False  # no Content-Length, as where something decodes on the way
 
 
@@ -84,7 +86,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         with self.server.lock:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            request = Request(len(self.server.requests) + 1, self.command, self.path, headers)
+            request = Request(len(self.server.requests) + 1, self.command, self.path, headers, self.client_address[1])
             self.server.requests.append(request)
         fault = self.server.script(request) or Fault()
         data = self.server.objects.get(self.path)
@@ -114,6 +116,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             del said["Content-Length"]
             said["Connection"] = "close"
             self.close_connection = True
+        if fault.chunked:
+            del said["Content-Length"]
+            said["Transfer-Encoding"] = "chunked"
         for name, value in said.items():
             self.send_header(name, value)
         self.end_headers()
@@ -122,7 +127,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             body[fault.flip] ^= 1
         for end in (fault.cut, fault.end):
             body = body if end is None else body[:end]
-        if fault.drip is None:
+        if fault.chunked:
+            for start in range(0, len(body), 700):
+                piece = bytes(body[start : start + 700])
+                self._send(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self._send(b"0\r\n\r\n")
+        elif fault.drip is None:
             self._send(body)
         else:
             for i in range(len(body)):

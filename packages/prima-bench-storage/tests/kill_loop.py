@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from prima_bench.storage.cache.store import Cache
+from prima_bench.storage.client import object_client
 from prima_bench.storage.content import Content
+from prima_bench.storage.credentials import Credentials
 from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.transfer import download
 
@@ -84,6 +86,8 @@ def main() -> None:
     uri, sha256, size, part_size, *digests = sys.argv[1:]
     wanted = Content.pinned(uri, sha256, int(size), tuple(digests), int(part_size))
     cache = Cache.from_environment()
+    # So that the forks need not read botocore's models anew.
+    object_client("gs", Credentials.from_environment())
     status, steps = fetch_in_a_fork(uri, wanted, 0)
     assert status == 0, status
     seen = {"steps": steps, "killed": 0, "published": 0, "wrong": 0, "failed": 0, "debris": 0, "waited": 0}

@@ -146,7 +146,7 @@ def test_an_interruption_keeps_verified_parts(tmp_path: Path, content: Pin) -> N
 def test_a_partial_file_of_others_making_is_looked_through(tmp_path: Path, content: Pin) -> None:
     cache = Cache(tmp_path)
     wanted = content(DATA, part_size=300)
-    path = cache.layout.part_file(wanted.name)
+    path = cache.layout.part_file(wanted)
     path.parent.mkdir(parents=True)
     path.write_bytes(DATA[:300] + b"x" * 5000)
     with VerifiedParts(cache.layout, wanted, uri=URI) as file:

@@ -93,7 +93,7 @@ def test_what_was_verified_before_a_kill_is_not_fetched_again(faulty, fault, con
     wanted = content(data)
     faulty.script = lambda request: fault(drip=1.0) if request.span[0] == PART_SIZE else None
     process = start("-c", FETCH, *arguments(wanted))
-    gathered = isolated / "v1" / "partial" / f"{wanted.name}.part"
+    gathered = Cache(isolated).layout.part_file(wanted)
     while not gathered.exists() or gathered.stat().st_blocks * 512 < 2 * PART_SIZE:
         assert process.poll() is None
         time.sleep(0.01)

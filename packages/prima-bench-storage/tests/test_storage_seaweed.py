@@ -263,7 +263,9 @@ def test_a_stray_object_in_the_way_is_not_overwritten_either(bucket: str, files:
     assert "sim/1.0.0/manifest.json" not in keys
 
 
-def test_two_publishers_at_once(bucket: str, content, tmp_path: Path) -> None:
+@pytest.mark.parametrize("single", [1 << 26, 1])
+def test_two_publishers_at_once(bucket: str, content, tmp_path: Path, monkeypatch, single: int) -> None:
+    monkeypatch.setattr(upload, "SINGLE", single)
     # Both found nothing there; the second upload is refused by the store, and reading back tells it.
     address = ObjectUri("gs", bucket, "key")
     for name in (b"first", b"other"):

@@ -80,7 +80,7 @@ def test_without_limits_only_leftovers_go(cache: Cache, content) -> None:
     assert sorted(e.kind for e in going) == ["partial", "quarantine"]
     assert upkeep.remove(cache, going) == going
     assert sizes(upkeep.entries(cache)) == [2000, 3000]
-    assert not cache.layout.partial.exists()
+    assert list(cache.layout.partial.iterdir()) == []
 
 
 def test_age_and_size(cache: Cache, content) -> None:

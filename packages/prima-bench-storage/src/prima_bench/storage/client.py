@@ -5,6 +5,7 @@ Explicit keys alone do not keep AWS out: botocore would still obey, or fail on, 
 configuration with botocore's built-in default, knows no configuration file and no other source of credentials.
 """
 
+import functools
 import ipaddress
 import os
 import threading
@@ -14,10 +15,11 @@ from typing import Any
 from boto3.session import Session as Boto3Session
 from botocore.config import Config
 from botocore.configprovider import ConfigValueStore, ConstantProvider
+from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader
 from botocore.session import Session
 
-from prima_bench.storage.credentials import Credentials
+from prima_bench.storage.credentials import REGION, Credentials
 from prima_bench.storage.errors import SettingsError
 from prima_bench.storage.settings import setting
 
@@ -28,18 +30,34 @@ _clients: dict[tuple[int, str | None, Credentials], Any] = {}
 _lock = threading.Lock()
 
 
+def _after_fork() -> None:
+    # Another thread of the parent may have held it, and no thread of the child will ever let go of it.
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def object_client(scheme: str, credentials: Credentials) -> Any:
     """The boto3 S3 client for ``s3`` or ``gs`` URIs; one per process, endpoint and keypair.
 
     Raises:
-        SettingsError: If the configured endpoint is not an ``http://`` or ``https://`` address.
+        SettingsError: If the configured endpoint is not an ``http://`` or ``https://`` address, or the region is none.
     """
     endpoint = endpoint_url(scheme)
     # The process is part of the key: a forked child must not share its parent's connections.
     key = (os.getpid(), endpoint, credentials)
     with _lock:
         if key not in _clients:
-            _clients[key] = _new_client(endpoint, credentials)
+            client = _new_client(endpoint, credentials)
+            if client is None:
+                raise SettingsError(
+                    f"{ENDPOINT_VARIABLES[scheme]} or {REGION} cannot be used",
+                    hint="Give the address of the store as https://store.example.org, and a region such as us-east-1.",
+                )
+            _clients[key] = client
         return _clients[key]
 
 
@@ -53,13 +71,26 @@ def endpoint_url(scheme: str) -> str | None:
     value = setting(name)
     if value is None:
         return GCS_ENDPOINT if scheme == "gs" else None
-    parts = urllib.parse.urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+    if not _is_address(value):
         raise SettingsError(
             f"{name} is not the address of a store",
             hint="Give scheme and host, such as https://store.example.org, without a keypair or a query.",
         )
     return value
+
+
+def _is_address(value: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(value)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and "@" not in parts.netloc
+            and not parts.query
+        )
+    except ValueError:  # brackets that do not match, a port that is no number
+        return False
 
 
 class _HermeticSession(Session):  # type: ignore[misc]  # botocore ships no types
@@ -82,6 +113,12 @@ class _HermeticSession(Session):  # type: ignore[misc]  # botocore ships no type
 
     def get_auth_token(self, **_: Any) -> None:
         return None
+
+
+@functools.cache
+def _session() -> Boto3Session:
+    # One for all clients, and for the children of a fork: it holds no connection, but megabytes of models once read.
+    return Boto3Session(botocore_session=_HermeticSession())
 
 
 def _new_client(endpoint: str | None, credentials: Credentials) -> Any:
@@ -108,14 +145,17 @@ def _new_client(endpoint: str | None, credentials: Credentials) -> Any:
     region = credentials.region
     if region == "auto" and endpoint is None:
         region = "us-east-1"
-    return Boto3Session(botocore_session=_HermeticSession()).client(
-        "s3",
-        region_name=region,
-        endpoint_url=endpoint,
-        aws_access_key_id=credentials.key_id,
-        aws_secret_access_key=credentials.secret.reveal(),
-        config=config,
-    )
+    try:
+        return _session().client(
+            "s3",
+            region_name=region,
+            endpoint_url=endpoint,
+            aws_access_key_id=credentials.key_id,
+            aws_secret_access_key=credentials.secret.reveal(),
+            config=config,
+        )
+    except (BotoCoreError, ValueError):
+        return None  # its frames hold the secret, so the error stays here
 
 
 def _is_loopback(endpoint: str | None) -> bool:

@@ -19,10 +19,10 @@ def fetch_local(address: PackageUri | FileUri, *, uri: str, sha256: str, size: i
         AccessError: If the file cannot be read.
         IntegrityError: If its bytes are not the pinned ones.
     """
-    path = address.path if isinstance(address, FileUri) else _inside_package(address, uri)
-    if not path.is_file():
-        raise NotFoundError(f"{uri}: no such file", hint=f"Looked for {path}.")
     try:
+        path = address.path if isinstance(address, FileUri) else _inside_package(address, uri)
+        if not path.is_file():
+            raise NotFoundError(f"{uri}: no such file", hint=f"Looked for {path}.")
         verify_file(path, uri=uri, sha256=sha256, size=size)
     except OSError as error:
         raise AccessError(f"{uri}: cannot be read: {error}") from error

@@ -4,14 +4,15 @@
 
     <root>/CACHEDIR.TAG
     <root>/v1/blobs/ab/abcd...            one immutable file per verified content; existence means complete and verified
-    <root>/v1/partial/abcd....part        verified parts, and holes where parts are missing
+    <root>/v1/partial/abcd....<n>.part    verified parts, and holes where parts are missing; n bytes in all
     <root>/v1/partial/abcd....<id>.plain  the beginning of a download whose parts cannot be verified one by one
     <root>/v1/locks/abcd....lock          saves duplicate work; nothing depends on it
     <root>/v1/views/NAME@VERSION-abcd/    hard links to blobs, under the artifacts' own names
     <root>/v1/quarantine/                 blobs that turned out damaged
 
 A blob is read-only and its modification time is :data:`STAMP`. Whatever writes to the file moves that time, so one look
-at the file's status tells whether its digest still stands.
+at the file's status tells whether its digest still stands. Only who has verified every byte of that very file sets it:
+what else may get to a blob's place is read whole before it is used.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from prima_bench.storage.content import Content
 from prima_bench.storage.errors import CacheError
 
 DIRECTORY = "PRIMA_BENCH_CACHE_DIR"
@@ -49,9 +51,10 @@ class Layout:
         """Where the blob of that name is or would be."""
         return self.blobs / name[:2] / name
 
-    def part_file(self, name: str) -> Path:
-        """Where verified parts are gathered."""
-        return self.partial / f"{name}.part"
+    def part_file(self, content: Content) -> Path:
+        """Where verified parts are gathered, by each user for himself: others could not write to the file."""
+        user = f".{os.getuid()}" if hasattr(os, "getuid") else ""
+        return self.partial / f"{content.name}.{content.size}{user}.part"
 
     def growth(self, name: str) -> object:
         """Something that changes while anybody downloads that blob."""
@@ -69,9 +72,8 @@ class Layout:
             OSError: If it cannot be made.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        tag = self.root / "CACHEDIR.TAG"
-        if not tag.exists():
-            tag.write_text(_TAG, encoding="utf-8")
+        with contextlib.suppress(FileExistsError), (self.root / "CACHEDIR.TAG").open("x", encoding="utf-8") as tag:
+            tag.write(_TAG)
 
 
 def is_stamped(status: os.stat_result) -> bool:
@@ -79,10 +81,11 @@ def is_stamped(status: os.stat_result) -> bool:
     return int(status.st_mtime) == STAMP
 
 
-def stamp(path: Path) -> None:
-    """Mark a file as verified, where that is allowed; where not, it is verified again at every use."""
+def stamp(file: Path | int) -> None:
+    """Mark a verified file and make it read-only, where that is allowed; where not, it is verified at every use."""
     with contextlib.suppress(OSError):
-        os.utime(path, (path.stat().st_atime, STAMP))
+        os.chmod(file, 0o444)  # noqa: PTH101 - of an open file too
+        os.utime(file, (os.stat(file).st_atime, STAMP))  # noqa: PTH116
 
 
 def regular_file(path: Path) -> os.stat_result | None:
@@ -98,22 +101,40 @@ def regular_file(path: Path) -> os.stat_result | None:
     return status if stat.S_ISREG(status.st_mode) else None
 
 
-def publish(temporary: Path, path: Path, size: int) -> None:
+def publish(handle: int, temporary: Path, path: Path) -> bool:
     """Give a complete and verified file its name.
 
+    Args:
+        handle: The open file.
+        temporary: What it is called, unless others have removed or replaced it.
+        path: What it is to be called.
+
+    Returns:
+        Whether the right bytes have that name now.
+
     Raises:
-        OSError: If it cannot be renamed and nothing right lies there already.
+        OSError: If it cannot be renamed.
     """
+    ours = os.fstat(handle)
     try:
-        temporary.chmod(0o444)
-        stamp(temporary)
-        temporary.replace(path)
-    except (PermissionError, FileNotFoundError):
-        # Another process was quicker: it renamed the file that both were filling, or has the blob open on Windows.
-        found = regular_file(path)
-        if found is None or found.st_size != size:
-            raise
+        if os.path.samestat(ours, temporary.lstat()):
+            temporary.replace(path)
+    except FileNotFoundError:
+        pass  # another process was quicker: it renamed the file that both were filling
+    except PermissionError:
+        if regular_file(path) is None:
+            raise  # or, on Windows, somebody has the blob open
+    found = regular_file(path)
+    if found is None or found.st_size != ours.st_size:
+        return False
+    if os.path.samestat(ours, found):
+        # By its handle: whatever is renamed in this moment, only the file that was verified is marked. And not before
+        # it has its name: a process that is killed in between must not leave a file that cannot be continued.
+        stamp(handle if os.utime in os.supports_fd and os.chmod in os.supports_fd else path)
+    elif not is_stamped(found):
+        return False
     sync_folder(path.parent)
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -86,9 +86,21 @@ class _File:
             if os.fstat(handle).st_size != size:
                 os.truncate(handle, size)
 
-    def sync(self) -> None:
+    def touch(self) -> None:
+        """Show others that somebody is at work."""
+        with self._open_handle() as handle, contextlib.suppress(OSError):
+            os.utime(handle if os.utime in os.supports_fd else self.path)
+
+    def publish(self, path: Path) -> bool:
         with self._open_handle() as handle, cache_errors(self._what):
             os.fsync(handle)
+            return publish(handle, self.path, path)
+
+    def is_called(self) -> bool:
+        """Whether its path still leads to it."""
+        with self._open_handle() as handle:
+            found = regular_file(self.path)
+            return found is not None and os.path.samestat(os.fstat(handle), found)
 
     def close(self) -> None:
         with self._idle:
@@ -125,7 +137,7 @@ class VerifiedParts:
         self._uri = uri
         with cache_errors(uri):
             layout.create(layout.partial)
-        self._file = _File(layout.part_file(content.name), uri)
+        self._file = _File(layout.part_file(content), uri)
         self._file.resize(content.size)
 
     def __enter__(self) -> Self:
@@ -133,6 +145,7 @@ class VerifiedParts:
 
     def __exit__(self, *_: object) -> None:
         empty = self._content.size == 0 or self._file.is_hole(0, self._content.size)
+        empty = empty and self._file.is_called()
         self._file.close()
         if empty:
             with contextlib.suppress(OSError):
@@ -147,8 +160,7 @@ class VerifiedParts:
         if part.length and self._file.is_hole(part.start, part.length):
             return False
         # Looking through much takes a while; whoever waits for the lock sees that it goes on.
-        with contextlib.suppress(OSError):
-            os.utime(self._file.path)
+        self._file.touch()
         digest = hashlib.sha256()
         for start in range(part.start, part.start + part.length, CHUNK):
             digest.update(self._file.get(start, min(CHUNK, part.start + part.length - start)))
@@ -162,18 +174,23 @@ class VerifiedParts:
         """
         self._file.put(data, part.start)
 
-    def publish(self) -> Path:
+    def touch(self) -> None:
+        """Show others that somebody is at work."""
+        self._file.touch()
+
+    def publish(self) -> Path | None:
         """Make the file durable and give it its name; every part must be there.
+
+        Returns:
+            The blob; None where others have removed the file.
 
         Raises:
             CacheError: If that fails.
         """
         path = self._layout.blob(self._content.name)
-        self._file.sync()
         with cache_errors(self._uri):
             self._layout.create(path.parent)
-            publish(self._file.path, path, self._content.size)
-        return path
+        return path if self._file.publish(path) else None
 
 
 class PlainFile:
@@ -214,18 +231,26 @@ class PlainFile:
         Raises:
             CacheError: If it cannot be copied.
         """
-        left = sorted(self._leftovers(), key=lambda path: (-path.stat().st_size, path.name))
-        for path in left:
+        found = [(path, regular_file(path)) for path in self._leftovers()]
+        left = sorted((-status.st_size, path) for path, status in found if status is not None)
+        for size, path in left:
             etag = _read_etag(path)
-            if etag is None or path.stat().st_size > self._content.size:
-                continue
-            with cache_errors(self._uri), path.open("rb") as stream:
-                while chunk := stream.read(CHUNK):
-                    self.append(memoryview(chunk))
-            self.remember(etag)
-            break
-        for path in left if remove else ():
+            if etag is not None and -size <= self._content.size and self._copied(path):
+                self.remember(etag)
+                break
+        for _, path in left if remove else ():
             self._forget(path)
+
+    def _copied(self, path: Path) -> bool:
+        try:
+            stream = path.open("rb")
+        except OSError:
+            return False  # its owner has finished or given up, or it is another user's
+        with stream, cache_errors(self._uri):
+            # No more than is wanted: its owner may still be writing.
+            while chunk := stream.read(min(CHUNK, self._content.size - self.written)):
+                self.append(memoryview(chunk))
+        return True
 
     def append(self, data: memoryview) -> None:
         """Write the next bytes.
@@ -236,9 +261,16 @@ class PlainFile:
         """
         if self.written + len(data) > self._content.size:
             check_size(self.written + len(data), uri=self._uri, size=self._content.size)
-        self._file.put(data, self.written)
-        self._hash.update(data)
-        self.written += len(data)
+        for start in range(0, len(data), CHUNK):
+            # In pieces that are hashed as long as they are in the processor's cache.
+            piece = data[start : start + CHUNK]
+            self._file.put(piece, self.written)
+            self._hash.update(piece)
+            self.written += len(piece)
+
+    def touch(self) -> None:
+        """Show others that somebody is at work."""
+        self._file.touch()
 
     def remember(self, etag: str | None) -> None:
         """Note which object the bytes come from, so that they can be continued.
@@ -264,8 +296,11 @@ class PlainFile:
         self._hash = hashlib.sha256()
         self.written, self.etag = 0, None
 
-    def publish(self) -> Path:
+    def publish(self) -> Path | None:
         """Check the whole, make it durable and give it its name.
+
+        Returns:
+            The blob; None where others have removed the file.
 
         Raises:
             IntegrityError: If size or digest differ; then the bytes are forgotten.
@@ -278,13 +313,11 @@ class PlainFile:
         except BaseException:
             self.restart()
             raise
-        self._file.sync()
         with cache_errors(self._uri):
             self._layout.create(path.parent)
             # First, so that a process that ends in between leaves nothing that looks like something to continue.
             _etag_file(self._file.path).unlink(missing_ok=True)
-            publish(self._file.path, path, self._content.size)
-        return path
+        return path if self._file.publish(path) else None
 
     def _leftovers(self) -> Iterator[Path]:
         for path in self._layout.partial.glob(f"{self._content.name}.*.plain"):

@@ -4,6 +4,7 @@ A blob that has another size than it must have, or that was written to since it 
 moved aside with a warning, and so is fetched again.
 """
 
+import contextlib
 import logging
 import os
 import secrets
@@ -21,7 +22,7 @@ from prima_bench.storage.cache.layout import (
 from prima_bench.storage.content import Content
 from prima_bench.storage.errors import CacheError
 from prima_bench.storage.settings import setting
-from prima_bench.storage.verify import matches
+from prima_bench.storage.verify import matches, sha256_of
 
 SHARED = "PRIMA_BENCH_SHARED_CACHE_DIR"
 
@@ -78,9 +79,13 @@ class Cache:
                 if status.st_size == content.size and matches(path, content):
                     stamp(path)
                     return path
+                if path.name == content.sha256 and status.st_size != content.size and sha256_of(path) == path.name:
+                    continue  # the file is right, the size in the pin is not
+            except FileNotFoundError:
+                continue  # another process has put it aside
             except OSError as error:
                 raise CacheError(f"the cache at {layout.root} cannot be read: {error.strerror}", hint=HINT) from error
-            self._put_aside(layout, path)
+            self._put_aside(layout, path, status)
         return None
 
     def view(self, folder: str, name: str, blob: Path) -> Path:
@@ -108,22 +113,28 @@ class Cache:
             return blob
         return link
 
-    def quarantine(self, path: Path) -> Path | None:
+    def quarantine(self, path: Path, judged: os.stat_result | None = None) -> Path | None:
         """Move a damaged blob out of sight; None where that cannot be done.
 
         Args:
             path: A blob of this cache.
+            judged: The status of the file that was found damaged; another that has replaced it stays.
         """
         aside = self.layout.quarantine / f"{path.name}-{secrets.token_hex(4)}"
         try:
             self.layout.create(aside.parent)
             path.replace(aside)
+            if judged is not None and not os.path.samestat(judged, aside.lstat()):
+                aside.replace(path)
+                return None
         except OSError:
+            with contextlib.suppress(OSError):
+                aside.parent.rmdir()
             return None
         return aside
 
-    def _put_aside(self, layout: Layout, path: Path) -> None:
-        aside = self.quarantine(path) if layout is self.layout else None
+    def _put_aside(self, layout: Layout, path: Path, judged: os.stat_result) -> None:
+        aside = self.quarantine(path, judged) if layout is self.layout else None
         if aside is None:
             _log.warning("%s: is damaged and is not used; it cannot be moved from there", path)
         else:

@@ -6,6 +6,7 @@ what is locked.
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,14 @@ from prima_bench.storage.verify import measure, names_of
 
 GRACE = 3600.0
 """Seconds for which a file may still be somebody's work."""
+
+# Nothing else is touched, wherever a symbolic link in the cache may lead.
+_NAMES = {
+    "blob": re.compile(r"[0-9a-f]{64}"),
+    "partial": re.compile(r"[0-9a-f]{64}\.[0-9a-f.]+\.(part|plain|etag)"),
+    "quarantine": re.compile(r"[0-9a-f]{64}-[0-9a-f]{8}"),
+    "lock": re.compile(r"[0-9a-f]{64}\.lock"),
+}
 
 Kind = Literal["blob", "partial", "quarantine", "lock"]
 
@@ -80,14 +89,20 @@ def damaged(cache: Cache, step: Callable[[str], None] = lambda text: None) -> li
         if entry.kind != "blob":
             continue
         step(f"reading {entry.path.name[:12]} {' '.join(entry.views)}".rstrip())
+        status = regular_file(entry.path)
         with cache_errors(str(entry.path)):
-            if entry.path.name in names_of(measure(entry.path)):
-                status = regular_file(entry.path)
-                if status is not None and not is_stamped(status):
-                    stamp(entry.path)
-                continue
+            try:
+                right = entry.path.name in names_of(measure(entry.path))
+            except FileNotFoundError:
+                continue  # deleted or put aside by another process
+        if status is None:
+            continue
+        if right:
+            if not is_stamped(status):
+                stamp(entry.path)
+            continue
         bad.append(entry.path)
-        if cache.quarantine(entry.path) is None:
+        if cache.quarantine(entry.path, status) is None:
             # Its time says that it must be looked at before it is used.
             with contextlib.suppress(OSError):
                 os.utime(entry.path)
@@ -150,7 +165,9 @@ def remove(cache: Cache, going: Iterable[Entry]) -> list[Entry]:
                 continue
             for view in entry.views:
                 (cache.layout.views / view).unlink(missing_ok=True)
-            entry.path.unlink(missing_ok=True)
+            # A lock goes when it is let go of; by then another may hold one of the same name.
+            if entry.kind != "lock" or not lock.exists() or lock != entry.path:
+                entry.path.unlink(missing_ok=True)
             gone.append(entry)
     _remove_empty_folders(cache)
     return gone
@@ -173,11 +190,11 @@ def check_is_cache(cache: Cache) -> None:
 def _entries(paths: Iterable[Path], kind: Kind, views: dict[tuple[int, int], list[str]]) -> Iterator[Entry]:
     for path in paths:
         status = regular_file(path)
-        if status is None:
+        if status is None or not _NAMES[kind].fullmatch(path.name):
             continue
         blocks = getattr(status, "st_blocks", None)
         size = status.st_size if kind == "blob" or blocks is None else blocks * 512
-        named = tuple(sorted(views.get((status.st_dev, status.st_ino), ()))) if kind == "blob" else ()
+        named = tuple(sorted(views.get((status.st_dev, status.st_ino), ())))
         yield Entry(path, kind, size, max(status.st_atime, status.st_ctime), named)
 
 
@@ -192,7 +209,8 @@ def _views(cache: Cache) -> dict[tuple[int, int], list[str]]:
 
 
 def _remove_empty_folders(cache: Cache) -> None:
-    folders = [path for path in (cache.root / "v1").rglob("*") if path.is_dir() and not path.is_symlink()]
+    # Those of the blobs stay: another process may be about to put one there.
+    folders = [path for path in cache.layout.views.rglob("*") if path.is_dir() and not path.is_symlink()]
     for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
         with contextlib.suppress(OSError):
             folder.rmdir()

@@ -3,6 +3,7 @@
 The chain of trust: a spec in the registry pins the manifest, the manifest pins every part of every file.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.manifest.model import MANIFEST, MAX_BYTES, Artifact, Manifest, parsed
 from prima_bench.storage.manifest.names import check_plain_name
 from prima_bench.storage.manifest.roots import Root, data_roots, from_first
+from prima_bench.storage.verify import check_sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,12 @@ class HostedDataset:
         content = Content.pinned(f"{self.name}@{self.version}", self.sha256, self.size)
         path = from_first(data_roots(), lambda root: fetch_content(self._uri(root, MANIFEST), content))
         try:
-            manifest = parsed(path.read_bytes())
+            data = path.read_bytes()
         except OSError as error:
             raise AccessError(f"{path}: cannot be read: {error.strerror}", hint="Fetch it again.") from error
+        # What is read is what counts: everything else is trusted because of it.
+        check_sha256(hashlib.sha256(data).hexdigest(), uri=str(path), sha256=self.sha256)
+        manifest = parsed(data)
         if (manifest.name, manifest.version) != (self.name, self.version):
             raise ManifestError(
                 f"the manifest pinned for {self.name}@{self.version} is that of {manifest.name}@{manifest.version}"

@@ -5,6 +5,7 @@ means the same everywhere.
 """
 
 import re
+from collections import Counter
 
 from prima_bench.storage.errors import ManifestError
 from prima_bench.storage.uri import is_device
@@ -59,7 +60,7 @@ def check_no_clash(paths: list[str], what: str) -> None:
     folded = [path.lower() for path in paths]
     seen = set(folded)
     if len(seen) < len(folded):
-        twice = next(path for path in folded if folded.count(path) > 1)
+        twice, _ = Counter(folded).most_common(1)[0]
         raise ManifestError(f"{what} {twice!r} is there twice, at least up to upper and lower case")
     for path in folded:
         parts = path.split("/")

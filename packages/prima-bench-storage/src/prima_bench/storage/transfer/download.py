@@ -1,7 +1,9 @@
 """One object into the cache: which parts are missing, where they go, and when the blob gets its name."""
 
+import dataclasses
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,18 @@ from typing import Any
 from prima_bench.storage.cache.partial import PlainFile, VerifiedParts, check_room
 from prima_bench.storage.cache.store import Cache
 from prima_bench.storage.content import Content, Part
-from prima_bench.storage.errors import IntegrityError, StorageError
+from prima_bench.storage.errors import CacheError, IntegrityError, StorageError
 from prima_bench.storage.transfer import retry
 from prima_bench.storage.transfer.pool import PartReader, read_all
 from prima_bench.storage.transfer.progress import Progress
 from prima_bench.storage.transfer.ranges import Source
 from prima_bench.storage.transfer.retry import CancelledError
 from prima_bench.storage.uri import ObjectUri
+
+HEARTBEAT = 5.0
+"""Seconds after which those who wait for a download are shown that it goes on, however long a part takes."""
+
+_REMOVALS = 3
 
 
 def download(client: Any, address: ObjectUri, content: Content, cache: Cache, *, alone: bool) -> Path:
@@ -40,21 +47,42 @@ def download(client: Any, address: ObjectUri, content: Content, cache: Cache, *,
         def source() -> Source:
             return Source(client, address, content.size, threading.Event(), progress.add)
 
-        if content.by_part:
-            return _by_part(source(), content, cache, progress)
-        return _as_a_whole(source, content, cache, progress, alone=alone)
+        for _ in range(_REMOVALS):
+            if content.by_part:
+                path = _by_part(source(), content, cache, progress)
+            else:
+                path = _as_a_whole(source, content, cache, progress, alone=alone)
+            if path is not None:
+                return path
+    raise CacheError(
+        f"{address}: was removed from the cache at {cache.root} while it was fetched, {_REMOVALS} times",
+        hint="Let nothing delete files there while a download runs; 'prima-bench cache clean' never does.",
+    )
 
 
-def _by_part(source: Source, content: Content, cache: Cache, progress: Progress) -> Path:
+def _noticed(source: Source, file: VerifiedParts | PlainFile) -> Source:
+    beat = time.monotonic()
+
+    def arrived(count: int) -> None:
+        nonlocal beat
+        source.arrived(count)
+        if time.monotonic() - beat >= HEARTBEAT:
+            beat = time.monotonic()
+            file.touch()
+
+    return dataclasses.replace(source, arrived=arrived)
+
+
+def _by_part(source: Source, content: Content, cache: Cache, progress: Progress) -> Path | None:
     with VerifiedParts(cache.layout, content, uri=str(source.address)) as file:
         missing = [part for part in content.parts() if not file.holds(part)]
         total = sum(part.length for part in missing)
         check_room(cache.layout, total, uri=str(source.address))
-        progress.skip(content.size - total)
+        progress.restart(content.size - total)
         # Without a lock others may be at the same work; in an order of its own each finds much of it done.
         random.SystemRandom().shuffle(missing)
         # After a while of its own others may have written what was missing at first.
-        read_all(PartReader(source, strict=False), _still_missing(missing, file, progress), file.write)
+        read_all(PartReader(_noticed(source, file), strict=False), _still_missing(missing, file, progress), file.write)
         return file.publish()
 
 
@@ -68,7 +96,7 @@ def _still_missing(parts: list[Part], file: VerifiedParts, progress: Progress) -
 
 def _as_a_whole(
     new_source: Callable[[], Source], content: Content, cache: Cache, progress: Progress, *, alone: bool
-) -> Path:
+) -> Path | None:
     source = new_source()
     with PlainFile(cache.layout, content, uri=str(source.address)) as file:
         file.adopt(remove=alone)
@@ -76,7 +104,7 @@ def _as_a_whole(
         for attempt in range(1, retry.BACKOFF.attempts + 1):
             resumed = file.written
             progress.restart(resumed)
-            reader = PartReader(source, file.etag, strict=True)
+            reader = PartReader(_noticed(source, file), file.etag, strict=True)
             order = _InOrder(file, reader)
             try:
                 read_all(reader, _from(content, resumed), order)

@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 from prima_bench.storage.content import Part
 from prima_bench.storage.errors import IntegrityError, StorageError, TransferError
 from prima_bench.storage.transfer import retry
-from prima_bench.storage.transfer.refusals import broken_off, refused
+from prima_bench.storage.transfer.refusals import broken_off, nonsense, refused
 from prima_bench.storage.transfer.retry import CancelledError, Failure
 from prima_bench.storage.uri import ObjectUri
 from prima_bench.storage.verify import check_size
@@ -91,11 +91,13 @@ def read_range(source: Source, part: Part, into: memoryview, etag: str | None) -
         got += count
         source.arrived(count)
 
+    etag = ""
+    digest = None if part.sha256 is None else hashlib.sha256()
     try:
         response = source.client.get_object(**wanted)
+        etag = str(response.get("ETag") or "")
         with contextlib.closing(response["Body"]) as body:
             _check_announced(response, source, part)
-            digest = None if part.sha256 is None else hashlib.sha256()
             failure = _fill(body._raw_stream, into, source, arrived, digest)
     except ClientError as error:
         failure = refused(source.address, error)
@@ -106,10 +108,12 @@ def read_range(source: Source, part: Part, into: memoryview, etag: str | None) -
         failure = Failure(TransferError(reason, hint=_NETWORK), None)
     except StorageError as error:
         failure = Failure(error.with_traceback(None))
+    except ValueError:
+        failure = nonsense(source.address)
     if failure is not None:
         source.arrived(-got)
         return failure
-    return Received(str(response.get("ETag") or ""), None if digest is None else digest.hexdigest())
+    return Received(etag, None if digest is None else digest.hexdigest())
 
 
 def _check_announced(response: dict[str, Any], source: Source, part: Part) -> None:
@@ -141,9 +145,7 @@ def _check_announced(response: dict[str, Any], source: Source, part: Part) -> No
         raise TransferError(f"{address}: the store sends another range than was asked for: {said}", hint=_ODD_STORE)
 
 
-def _fill(
-    stream: Any, into: memoryview, source: Source, arrived: Callable[[int], None], digest: Any
-) -> Failure | None:
+def _fill(stream: Any, into: memoryview, source: Source, arrived: Callable[[int], None], digest: Any) -> Failure | None:
     read = _reader(stream)
     got = counted = 0
     since = time.monotonic()

@@ -42,6 +42,12 @@ def refused(address: ObjectUri, error: ClientError) -> Failure:
     return Failure(AccessError(f"{address}: {told}", hint=f"The keypair in {KEY_ID} may not do this."))
 
 
+def nonsense(address: ObjectUri) -> Failure:
+    """What an answer means that botocore cannot read, such as a date or a number that is none."""
+    hint = f"Check {ENDPOINT_VARIABLES[address.scheme]}: what answers there is no store, or a proxy garbles it."
+    return Failure(TransferError(f"{address}: the answer is none that a store gives", hint=hint))
+
+
 def broken_off(address: ObjectUri, error: BotoCoreError) -> Failure:
     """What a request without an answer means."""
     hopeless = isinstance(error, (ProxyConnectionError, SSLError))

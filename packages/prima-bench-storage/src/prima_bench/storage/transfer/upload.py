@@ -1,5 +1,6 @@
 """One object into a store, and back: what is there already is compared, never overwritten."""
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from prima_bench.storage.errors import AccessError, ConflictError, IntegrityErro
 from prima_bench.storage.transfer.pool import PartReader, read_all
 from prima_bench.storage.transfer.progress import Progress
 from prima_bench.storage.transfer.ranges import Source
-from prima_bench.storage.transfer.refusals import broken_off, refused
+from prima_bench.storage.transfer.refusals import broken_off, nonsense, refused
 from prima_bench.storage.transfer.retry import Failure, retried
 from prima_bench.storage.uri import ObjectUri
 
@@ -76,15 +77,8 @@ def _pieces(stream: BinaryIO, content: Content, address: ObjectUri) -> Iterator[
 
 def _put_single(client: Any, address: ObjectUri, data: bytes) -> None:
     arguments = {"Bucket": address.bucket, "Key": address.key, "Body": data, "ContentType": _TYPE}
-    try:
-        # Two publishers at once: the store itself lets only the first one in, where it knows how.
-        _ask(address, lambda: client.put_object(**arguments, IfNoneMatch="*"))
-    except _TakenError:
-        return  # reading back tells what lies there now
-    except AccessError as error:
-        if "NotImplemented" not in error.message:
-            raise
-        _ask(address, lambda: client.put_object(**arguments))
+    with contextlib.suppress(_TakenError):  # reading back tells what lies there now
+        _ask_once(address, client.put_object, arguments)
 
 
 def _put_multipart(
@@ -101,7 +95,9 @@ def _put_multipart(
             done.append({"PartNumber": number, "ETag": answer["ETag"]})
             progress.add(len(data))
         whole = {**where, "UploadId": upload, "MultipartUpload": {"Parts": done}}
-        _ask(address, lambda: client.complete_multipart_upload(**whole))
+        _ask_once(address, client.complete_multipart_upload, whole)
+    except _TakenError:
+        _abandon(client, {**where, "UploadId": upload})  # reading back tells what lies there now
     except BaseException:
         _abandon(client, {**where, "UploadId": upload})
         raise
@@ -123,6 +119,16 @@ class _TakenError(StorageError):
     """Something lies there already."""
 
 
+def _ask_once(address: ObjectUri, request: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    try:
+        # Two publishers at once: the store itself lets only the first one in, where it knows how.
+        _ask(address, lambda: request(**arguments, IfNoneMatch="*"))
+    except AccessError as error:
+        if "NotImplemented" not in error.message:
+            raise
+        _ask(address, lambda: request(**arguments))
+
+
 def _ask(address: ObjectUri, request: Callable[[], Any]) -> Any:
     def attempt() -> Any:
         try:
@@ -132,5 +138,7 @@ def _ask(address: ObjectUri, request: Callable[[], Any]) -> Any:
             return Failure(_TakenError(failure.error.message)) if failure.replaced else failure
         except BotoCoreError as error:
             return broken_off(address, error)
+        except ValueError:
+            return nonsense(address)
 
     return retried(attempt, threading.Event())
