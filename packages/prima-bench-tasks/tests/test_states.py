@@ -321,3 +321,28 @@ def test_a_file_that_is_none_is_said_to_be_none(tmp_path: Path) -> None:
         np.savez(file, head=head, head_sha256=digest)
     with pytest.raises(DataError, match="is no prima-bench state"):
         Evaluation.resume(tmp_path / "other.pbstate")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_between_rows_and_their_names_leaves_neither(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = labels()
+    run.update(GUESS[:2])
+    ledger = run._held.ledger
+    real = ledger.add
+
+    def interrupted(rows: Any) -> None:
+        if late:
+            real(rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ledger, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.update(GUESS[2:])
+    monkeypatch.undo()
+    again = Evaluation.resume(run.save(tmp_path / "run.pbstate"), solution=TRUTH)
+    assert again._panel.n_rows == 2
+    for evaluation in (run, again):
+        evaluation.update(GUESS[2:])
+        assert evaluation.compute().scores["accuracy"].value == 0.75

@@ -4,6 +4,8 @@ It refuses contradictions at the update that brings them, before anything is sto
 found by the kernel, which compares the rows themselves.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +59,16 @@ class Ledger:
         self._digests: Int64 = np.zeros(0, dtype=np.int64)
         self._names: list[tuple[Int64, Ids]] = []
         self.form: str | None = None
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """Undo what was remembered within when an error, or an interrupt, leaves it."""
+        before = self._index, self._digests, list(self._names), self.form
+        try:
+            yield
+        except BaseException:
+            self._index, self._digests, self._names, self.form = before
+            raise
 
     def check_form(self, form: str) -> None:
         """Compare the kind of an update's predictions with that of earlier ones.

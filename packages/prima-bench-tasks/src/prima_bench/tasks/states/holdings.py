@@ -42,12 +42,12 @@ class Holdings:
             InputError: If the panel refuses them.
         """
         self.ledger.check_form(encoded.form)
-        with self._panel.all_or_none():
+        with self.ledger.all_or_none(), self._panel.all_or_none():
             self._panel.extend(encoded.chunks)
             rows = encoded.rows()
             self.ledger.check(rows)
+            self.ledger.add(rows)
         self.mark = object()
-        self.ledger.add(rows)
         self.ignored = self.ignored or encoded.ignored
 
     def clear(self) -> None:
