@@ -1,6 +1,8 @@
 """From a result back to its predictions: neighbours, differential expression, effects; and when they are gone."""
 
+import copy
 import gc
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,16 @@ def test_predictions_that_came_or_went_since_are_not_shown_for_an_old_result(tmp
     gc.collect()
     with pytest.raises(UsageError, match="are gone"):
         kept.retrieval()
+
+
+def test_a_result_travels_to_another_process_without_its_predictions() -> None:
+    run = evaluation(contexts=False)
+    result = run.compute()
+    there = pickle.loads(pickle.dumps(result))  # noqa: S301
+    assert there == result
+    with pytest.raises(UsageError, match="are gone"):
+        there.retrieval()
+    assert copy.deepcopy(result).retrieval().equals(result.retrieval())
 
 
 def test_a_refused_update_changes_nothing_for_a_result() -> None:

@@ -4,7 +4,7 @@ A result is a record: it keeps no predictions alive, and one that was read from 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from weakref import ReferenceType, ref
 
 from prima_bench.tasks.errors import UsageError
@@ -32,6 +32,12 @@ class Detail:
         self._holder: Callable[[], Holder | None] | ReferenceType[Holder] = ref(holder)
         self._state = state
 
+    def __reduce__(self) -> "tuple[type[Detail], tuple[Holder, None]]":
+        return Detail, (_Gone(), None)  # another process has no predictions
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
     def table(self, name: str, **arguments: Any) -> "pd.DataFrame":
         """One of the tables that the task offers.
 
@@ -43,6 +49,13 @@ class Detail:
         if found is None:
             raise gone()
         return found
+
+
+class _Gone:
+    """A holder of nothing."""
+
+    def detail(self, state: object, table: str, arguments: dict[str, Any]) -> None:
+        """No table."""
 
 
 def gone() -> UsageError:
