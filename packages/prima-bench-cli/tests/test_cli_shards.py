@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from prima_bench.cli.main import main
+from prima_bench.tasks.evaluation import Evaluation
 from prima_bench.tasks.results.schema import EvalResult
 
 Cli = Callable[..., Any]
@@ -83,11 +84,13 @@ def test_parts_of_an_array_job_are_merged(cli: Cli, folder: Path, tmp_path: Path
     halves = [[tmp_path / f"part-{i}.pbstate" for i in half] for half in ((0, 1, 2), (2, 3, 4))]
     for number, half in enumerate(halves):
         assert cli("merge", *half, "-o", tmp_path / f"half-{number}.pbstate").code == 0
-    assert cli("merge", tmp_path / "half-*.pbstate", "-o", output, "--json").code == 0
+    assert cli("merge", tmp_path / "half-*.pbstate", "-o", output, "--buffer", "disk", "--json").code == 0
     assert digest(output) == digest(folder / "whole.json")
+    Evaluation(LABELS, model="m").save(tmp_path / "empty.pbstate")
     before = output.read_bytes()
     for parts, code, named in (
-        ([tmp_path / "part-0.pbstate"], 5, "rows not predicted"),
+        ([tmp_path / "part-0.pbstate"], 5, "must be predicted; name the states of all parts."),
+        ([tmp_path / "empty.pbstate"], 5, "Name states of runs that were handed some."),
         ([folder / "whole.json"], 4, "cannot be read as a prima-bench state"),
         ([tmp_path / "none-*.pbstate"], 2, "no file matches"),
         ([pattern, "--solution", folder / "whole.h5ad"], 2, "Leave out --solution"),

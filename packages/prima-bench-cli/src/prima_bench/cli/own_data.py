@@ -26,7 +26,17 @@ _KEYWORDS = (
     *("label_key", "classes", "scores", "solution", "anchors"),
 )
 _KEYWORD = re.compile(rf"\b({'|'.join(_KEYWORDS)})=(?:'([^']*)'|\"([^\"]*)\")?|\b(target_map|context_key)\b")
-_CALLS = {"Call update()": "Give --predictions", "update()": "--predictions"}
+CALLS = {
+    "Call update(predictions=...) before compute()": "Name files that hold some after --predictions",
+    "Call update()": "Give --predictions",
+    "update()": "--predictions",
+}
+"""What to do, in words of the API and of ``evaluate``."""
+CALLS_OF_MERGE = {
+    "Call update(predictions=...) before compute()": "Name states of runs that were handed some",
+    "hand in further shards with update()": "name the states of all parts",
+}
+"""The same of ``merge``."""
 _NO_OPTION = re.compile(r",? or pass (?:ids|perturbation|context)=(?:, one \w+ for each \w+)?")
 """Ways out that the command line does not have, since files say it themselves."""
 
@@ -106,26 +116,34 @@ def read_classes(text: str) -> list[str]:
     )
 
 
-def as_options(sentence: str) -> str:
+def as_options(sentence: str, calls: Mapping[str, str] = CALLS) -> str:
     """A sentence of the API, with its keywords as they are typed.
+
+    Args:
+        sentence: The sentence.
+        calls: What stands for the calls in it.
 
     >>> as_options("classes= lacks 'B'; declare scale='counts'")
     "--classes lacks 'B'; declare --scale counts"
     """
     sentence = _NO_OPTION.sub("", sentence)
-    for call, words in _CALLS.items():
+    for call, words in calls.items():
         sentence = sentence.replace(call, words)
     return _KEYWORD.sub(lambda m: " ".join(filter(None, (option(m[1] or m[4]), m[2] or m[3]))), sentence)
 
 
 @contextmanager
-def errors_name_options() -> Iterator[None]:
-    """Let errors of the API speak of options."""
+def errors_name_options(calls: Mapping[str, str] = CALLS) -> Iterator[None]:
+    """Let errors of the API speak of options.
+
+    Args:
+        calls: What stands for its calls.
+    """
     try:
         yield
     except PrimaBenchError as error:
-        error.args = (as_options(error.message), *error.args[1:])
-        error.hint = as_options(error.hint)
+        error.args = (as_options(error.message, calls), *error.args[1:])
+        error.hint = as_options(error.hint, calls)
         raise
 
 

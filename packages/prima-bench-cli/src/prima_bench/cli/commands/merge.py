@@ -3,12 +3,12 @@
 # ruff: noqa: D301 (a backslash before b keeps the lines of an example together in --help)
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from prima_bench.cli.options import Json, output_file
-from prima_bench.cli.own_data import errors_name_options
+from prima_bench.cli.own_data import CALLS_OF_MERGE, errors_name_options
 from prima_bench.cli.render import Steps, on_terminal, remark, width, write, write_json
 from prima_bench.cli.shards import files_named
 from prima_bench.tasks.errors import counted
@@ -45,6 +45,10 @@ def merge(
         str | None,
         typer.Option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1; left out: a GPU when there is one."),
     ] = None,
+    buffer: Annotated[
+        Literal["auto", "memory", "disk"],
+        typer.Option(help="Where predictions are kept until scored; auto: on disk above a quarter of free memory."),
+    ] = "auto",
     as_json: Json = False,
 ) -> None:
     """Score what several jobs predicted, each of which wrote what it had to a state.
@@ -63,13 +67,13 @@ def merge(
     Exit codes: 0 scored, 4 a state is damaged, 5 bad predictions, 6 states that do not go together
     """
     files = files_named(parts, "STATE")
-    with output_file(output, suffix=".json", others=(STATE,)), Steps() as steps, errors_name_options():
+    with output_file(output, suffix=".json", others=(STATE,)), Steps() as steps, errors_name_options(CALLS_OF_MERGE):
         steps("loading torch")
         from prima_bench.tasks.evaluation import Evaluation
 
         steps(f"reading {counted(len(files), 'state')}")
         options = {} if target_map is None else {"target_map": target_map}
-        run = Evaluation.merge(files, solution=solution, device=device, **options)
+        run = Evaluation.merge(files, solution=solution, device=device, buffer=buffer, **options)
         if output.suffix == STATE:
             run.save(output)
             result = None
