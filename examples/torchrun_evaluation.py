@@ -9,6 +9,7 @@ Without checkpoints the command line does the same:
 """
 
 import argparse
+from glob import glob
 from pathlib import Path
 
 import torch.distributed as dist
@@ -19,7 +20,7 @@ import prima_bench as pb
 def main(task: str, pattern: str, output: Path, checkpoints: Path) -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    files = sorted(Path().glob(pattern))[rank::world]
+    files = sorted(glob(pattern, recursive=True))[rank::world]  # noqa: PTH207 (a path from the root too)
 
     checkpoint = checkpoints / f"{rank}-of-{world}.pbstate"
     if checkpoint.exists():
@@ -35,7 +36,8 @@ def main(task: str, pattern: str, output: Path, checkpoints: Path) -> None:
     if rank == 0:
         result.save(output)
         print(result)
-    checkpoint.unlink()
+    dist.barrier()  # checkpoints are kept until the result is
+    checkpoint.unlink(missing_ok=True)
     dist.destroy_process_group()
 
 

@@ -59,14 +59,16 @@ def test_the_training_loop_says_the_same_on_one_process_and_on_two(repository: P
 def test_ranks_of_torchrun_go_on_from_their_checkpoints(
     repository: Path, shards: Path, alone: str, tmp_path: Path
 ) -> None:
-    """One rank has a checkpoint of a run before."""
+    """One rank has a checkpoint of a run before, and one has no files."""
     before = Evaluation(TASK, model="my model", device="cpu")
     before.update(predictions=shards / "shards" / "0.h5ad")
     (tmp_path / "checkpoints").mkdir()
-    before.save(tmp_path / "checkpoints" / "0-of-2.pbstate")
+    before.save(tmp_path / "checkpoints" / "0-of-3.pbstate")
     example = repository / "examples" / "torchrun_evaluation.py"
-    (tmp_path / "shards").symlink_to(shards / "shards")
-    said = run(*TORCHRUN, "--nproc-per-node=2", example, "shards/*.h5ad", cwd=tmp_path)
+    cells = run_baseline(TASK, "nearest_centroid")
+    for number, rows in enumerate(np.array_split(np.arange(cells.n_obs), 2)):
+        cells[rows].copy().write_h5ad(tmp_path / f"{number}.h5ad")
+    said = run(*TORCHRUN, "--nproc-per-node=3", example, tmp_path / "*.h5ad", cwd=tmp_path)
     assert said.count("my model") == 1
     result = EvalResult.load(tmp_path / "result.json")
     assert result.result_digest == alone
