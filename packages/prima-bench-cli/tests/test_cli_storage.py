@@ -214,7 +214,7 @@ def test_cache_verify_ends_with_six_where_a_file_is_damaged(cli: Cli, filled: Ca
     blob.write_bytes(b"z" * 2000)
     answer = cli("cache", "verify", "--json")
     assert answer.code == 6
-    assert json.loads(answer.out)["damaged"] == [blob.name]
+    assert json.loads(answer.out) == {"path": str(filled.root), "verified": 0, "damaged": [blob.name]}
     assert "1 of 1 file damaged" in answer.err
     assert not blob.exists()
 

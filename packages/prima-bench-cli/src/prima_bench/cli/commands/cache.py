@@ -77,7 +77,7 @@ def verify(as_json: Json = False) -> None:
         blobs = [e for e in upkeep.entries(store) if e.kind == "blob"]
         bad = upkeep.damaged(store, steps)
     if as_json:
-        write_json({"path": str(store.root), "verified": len(blobs), "damaged": [p.name for p in bad]})
+        write_json({"path": str(store.root), "verified": len(blobs) - len(bad), "damaged": [p.name for p in bad]})
     else:
         write("\n".join([f"{counted(len(blobs) - len(bad), 'file')} verified", *(f"damaged: {p}" for p in bad)]))
     if bad:

@@ -25,7 +25,7 @@ GRACE = 3600.0
 # Nothing else is touched, wherever a symbolic link in the cache may lead.
 _NAMES = {
     "blob": re.compile(r"[0-9a-f]{64}"),
-    "partial": re.compile(r"[0-9a-f]{64}\.[0-9a-f.]+\.(part|plain|etag)"),
+    "partial": re.compile(r"[0-9a-f]{64}(\.[0-9a-f]+)*\.(part|plain|etag)"),
     "quarantine": re.compile(r"[0-9a-f]{64}-[0-9a-f]{8}"),
     "lock": re.compile(r"[0-9a-f]{64}\.lock"),
 }
@@ -166,7 +166,7 @@ def remove(cache: Cache, going: Iterable[Entry]) -> list[Entry]:
             for view in entry.views:
                 (cache.layout.views / view).unlink(missing_ok=True)
             # A lock goes when it is let go of; by then another may hold one of the same name.
-            if entry.kind != "lock" or not lock.exists() or lock != entry.path:
+            if entry.kind != "lock":
                 entry.path.unlink(missing_ok=True)
             gone.append(entry)
     _remove_empty_folders(cache)

@@ -56,7 +56,7 @@ def download(client: Any, address: ObjectUri, content: Content, cache: Cache, *,
                 return path
     raise CacheError(
         f"{address}: was removed from the cache at {cache.root} while it was fetched, {_REMOVALS} times",
-        hint="Let nothing delete files there while a download runs; 'prima-bench cache clean' never does.",
+        hint="Let nothing delete files there while a download runs.",
     )
 
 
