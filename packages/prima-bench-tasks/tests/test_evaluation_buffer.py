@@ -99,6 +99,42 @@ def test_auto_goes_by_what_is_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert memory.rows_in_memory("auto") == 0
 
 
+@pytest.mark.parametrize(
+    ("mine", "folder", "names"),
+    [
+        ("0::/system/job_7/step_0\n", "system/job_7", ("memory.max", "memory.current", "inactive_file")),
+        (
+            "5:cpu:/other\n4:memory:/slurm/job_7/step_0\n0::/\n",
+            "memory/slurm/job_7",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+    ],
+)
+def test_auto_sees_the_limit_of_a_job(
+    mine: str, folder: str, names: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A batch system sets it on a group above that of the process, which is not the root; cached files are no use."""
+    (tmp_path / "mine").write_text(mine)
+    job = tmp_path / folder
+    (job / "step_0").mkdir(parents=True)
+    limit, used, cached = names
+    for place, most in ((job, "5000"), (job / "step_0", "9223372036854771712")):
+        (place / limit).write_text(f"{most}\n")
+        (place / used).write_text("4000\n")
+        (place / "memory.stat").write_text(f"anon 1000\n{cached} 3000\n")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "_MINE", tmp_path / "mine")
+    assert memory.free_memory() == 4000
+
+
+def test_processes_of_one_machine_share_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: 8000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert memory.rows_in_memory("auto") == 500
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "nonsense")
+    assert memory.rows_in_memory("auto") == 2000
+
+
 @pytest.mark.parametrize("choice", ["Disk", "", None, 1, torch.device("cpu")])
 def test_other_choices_are_refused(choice: Any) -> None:
     with pytest.raises(UsageError, match="auto, memory, disk"):
