@@ -346,3 +346,20 @@ def test_an_interrupt_between_rows_and_their_names_leaves_neither(
     for evaluation in (run, again):
         evaluation.update(GUESS[2:])
         assert evaluation.compute().scores["accuracy"].value == 0.75
+
+
+def test_a_state_of_another_release_says_what_changed(state: Path) -> None:
+    def older(head: dict[str, Any], _: dict[str, Any]) -> None:
+        head["metrics"][0]["version"] = 99
+
+    said = "another panel: 'accuracy, version 99'; here it is 'accuracy, version 1'"
+    with pytest.raises(IncomparableError, match=said):
+        Evaluation.resume(forged(state, older), solution=TRUTH)
+
+
+def test_a_metric_that_is_named_twice_is_refused(state: Path) -> None:
+    def twice(head: dict[str, Any], _: dict[str, Any]) -> None:
+        head["metrics"] *= 2
+
+    with pytest.raises(DataError, match="names a metric twice"):
+        Evaluation.resume(forged(state, twice), solution=TRUTH)

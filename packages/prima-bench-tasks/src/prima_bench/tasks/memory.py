@@ -32,7 +32,7 @@ def rows_in_memory(buffer: str) -> int | None:
 
 
 def free_memory() -> int:
-    """Bytes that this process can still take: what the system has left, or less under the limit of a job or container."""
+    """Bytes this process can still take: what the system has left, or less under the limit of a job or container."""
     import psutil
 
     return max(0, min([int(psutil.virtual_memory().available), *_left_by_limits()]))

@@ -5,9 +5,10 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from prima_bench.tasks.errors import IncomparableError, UsageError, first_few
+from prima_bench.tasks.errors import DataError, IncomparableError, UsageError, first_few
 from prima_bench.tasks.registry import resolve_metrics
-from prima_bench.tasks.states.records import StateFile, StateRecord, refuse_other
+from prima_bench.tasks.results.records import DatasetRecord, TaskRecord
+from prima_bench.tasks.states.records import MetricRecord, StateFile, StateRecord, refuse_other
 
 
 def open_states(paths: Sequence[str | PathLike[str]]) -> list[StateFile]:
@@ -35,6 +36,7 @@ def arguments_of(file: StateFile, solution: Any, options: Mapping[str, Any]) -> 
         options: The options that were given.
 
     Raises:
+        DataError: If the state names a metric twice.
         UnknownNameError: If there is no such task or metric here.
         UsageError: If the solution or an option is missing, or given for nothing.
     """
@@ -52,6 +54,8 @@ def arguments_of(file: StateFile, solution: Any, options: Mapping[str, Any]) -> 
     if strange := [name for name in options if name not in head.again]:
         raise UsageError(f"{first_few(strange)} cannot be given: {file.path} knows it", hint="Leave it out.")
     refs = resolve_metrics(head.task.name, [m.ref for m in head.metrics])
+    if len(refs) != len(head.metrics):
+        raise DataError(f"{file.path} names a metric twice", hint="The file is forged; write it anew.")
     return {
         "task": head.task.name,
         "dataset": None if head.own else head.dataset.key,
@@ -70,10 +74,27 @@ def refuse_changed(file: StateFile, here: StateRecord) -> None:
     Raises:
         IncomparableError: Naming what differs.
     """
-    for what in ("task", "dataset", "metrics"):
-        if getattr(here, what) != getattr(file.head, what):
-            raise IncomparableError(
-                f"{file.path} was saved with another {'solution' if what == 'dataset' and here.own else what}: "
-                f"{getattr(file.head, what)}; here it is {getattr(here, what)}",
-                hint="Give the same solution and options, with the release of prima-bench that saved the state.",
-            )
+    head = file.head
+    if head.metrics != here.metrics:
+        what, then, now = "panel", {_metric(m) for m in head.metrics}, {_metric(m) for m in here.metrics}
+    elif head.dataset != here.dataset:
+        what = "solution" if here.own else "dataset"
+        then, now = {_named(head.dataset)}, {_named(here.dataset)}
+    elif head.task != here.task:
+        what, then, now = "task", {_named(head.task)}, {_named(here.task)}
+    else:
+        return
+    raise IncomparableError(
+        f"{file.path} was saved with another {what}: {first_few(sorted(then - now))}; "
+        f"here it is {first_few(sorted(now - then))}",
+        hint="Give the same solution and options, with the release of prima-bench that saved the state.",
+    )
+
+
+def _named(record: TaskRecord | DatasetRecord) -> str:
+    digests = [record.digest] if isinstance(record, TaskRecord) else [record.digest, record.solution_digest]
+    return f"{record.name} {record.version} ({', '.join(dict.fromkeys(digests))})"
+
+
+def _metric(record: MetricRecord) -> str:
+    return f"{record.ref}, version {record.version}" + (f", as {record.alias}" if record.alias else "")
