@@ -177,3 +177,26 @@ def test_work_is_done_once_for_each_item_and_the_first_error_is_raised():
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("room", [1_500, 20_000])
+def test_a_device_that_runs_out_of_memory_takes_fewer_genes_at_a_time(data, room, monkeypatch):
+    x, group = data
+    expected = _bits(rank_sum_test(x, group, N_GROUPS))
+    monkeypatch.setattr(rank_sum, "_SPAN", 1 << 20)
+    monkeypatch.setattr(rank_sum, "_LEAST_SPAN", 1)
+    tried = []
+    order = rank_sum.order
+
+    def crowded(stored, *rest):
+        tried.append(sum(len(part.value) for part in stored))
+        if tried[-1] > room:
+            raise torch.OutOfMemoryError("as CUDA says it")
+        return order(stored, *rest)
+
+    monkeypatch.setattr(rank_sum, "order", crowded)
+    assert _bits(rank_sum_test(x, group, N_GROUPS)) == expected
+    assert max(tried) > room
+    monkeypatch.setattr(rank_sum, "_LEAST_SPAN", 1 << 20)
+    with pytest.raises(torch.OutOfMemoryError):
+        rank_sum_test(x, group, N_GROUPS)

@@ -159,3 +159,19 @@ def test_one_update_goes_to_disk_as_it_is_read(monkeypatch: pytest.MonkeyPatch) 
     run.update(rows)
     assert len(in_memory) > 5
     assert max(in_memory) < rows.X.nnz * 8 / 4
+
+
+def test_a_device_without_room_is_told_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, predicted = scores(200, 4)
+    run = Evaluation("cell_type_annotation", solution=truth, label_key="type", device="cpu")
+    run.update(predicted)
+    expected = run.compute().result_digest
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("as CUDA says it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run._panel, "score_all", full)
+        with pytest.raises(UsageError, match="free memory"):
+            run.compute()
+    assert run.compute().result_digest == expected

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import torch
+
 from prima_bench.metrics.errors import (
     ConflictingRowsError,
     LostRankError,
@@ -12,7 +14,7 @@ from prima_bench.metrics.errors import (
     ReferenceDataError,
     SyncError,
 )
-from prima_bench.tasks.errors import DataError, PredictionError, first_few, raised_as
+from prima_bench.tasks.errors import DataError, PredictionError, UsageError, first_few, raised_as
 
 if TYPE_CHECKING:
     from prima_bench.tasks.inputs.ledger import Ledger
@@ -30,6 +32,7 @@ def named_errors(problem: "Problem", ledger: "Ledger") -> Iterator[None]:
     Raises:
         DataError: If the solution cannot be scored against.
         PredictionError: If the predictions cannot be scored.
+        UsageError: If the device runs out of memory.
     """
     try:
         with raised_as(DataError, ReferenceDataError):
@@ -55,3 +58,8 @@ def named_errors(problem: "Problem", ledger: "Ledger") -> Iterator[None]:
         ) from error
     except MetricError as error:
         raise PredictionError(error.message, hint=error.hint) from error
+    except torch.OutOfMemoryError as error:
+        raise UsageError(
+            "the GPU has too little free memory to score these predictions",
+            hint="Free some of it, or pass device='cpu'. Nothing that was handed in is lost.",
+        ) from error

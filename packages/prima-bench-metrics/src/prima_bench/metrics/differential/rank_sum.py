@@ -20,6 +20,7 @@ from prima_bench.metrics.threads import Workers
 # first is as small as reading so few columns of long rows allows.
 _SPAN, _BLOCK = 1 << 20, 1 << 17
 _DEVICE_SPAN = 1 << 24
+_LEAST_SPAN = 1 << 16
 
 Linear = Literal["identity", "expm1"]
 
@@ -142,6 +143,19 @@ class _Tests:
         self._named_from = first
         if not sources:
             return self._results
+        while True:
+            try:
+                self._run(sources, workers)
+            except torch.OutOfMemoryError:
+                if self._span <= _LEAST_SPAN:
+                    raise
+                # No bit depends on how genes are cut: begin anew with a quarter of the memory.
+                self._span //= 4
+                self._block = min(self._block, self._span)
+            else:
+                return self._results
+
+    def _run(self, sources: list[Columns], workers: Workers) -> None:
         widest = 1 << (KEY_BITS - VALUE_BITS - self._group_bits)
         spans = plan_spans(sources, self._genes, self._span, widest, workers)
 
@@ -150,7 +164,6 @@ class _Tests:
             self._span_of([part for s in sources for part in s.take(number, first, last)], first, last)
 
         workers.for_each(work, range(len(spans)))
-        return self._results
 
     def _span_of(self, stored: list[Nonzeros], first: int, last: int) -> None:
         ordered = order(stored, last - first, self._group_bits)
