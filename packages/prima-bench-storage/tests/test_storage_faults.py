@@ -14,6 +14,7 @@ from prima_bench.storage.cache.store import Cache
 from prima_bench.storage.content import Content
 from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.transfer import retry
+from prima_bench.storage.transfer.pool import THREADS
 
 URI = "gs://bucket/key"
 PART = 1 << 16
@@ -46,7 +47,8 @@ def test_parts_are_fetched_at_once_by_exact_ranges_of_one_object(faulty, wanted:
     assert sorted(r.span for r in faulty.requests) == [
         (start, min(start + PART, len(DATA)) - 1) for start in range(0, len(DATA), PART)
     ]
-    assert all(r.headers["if-match"] for r in faulty.requests[-3:])
+    # Those that began before the first answer cannot name the object yet: one for each thread.
+    assert sum("if-match" not in r.headers for r in faulty.requests) <= THREADS
     assert leftovers(isolated) == []
     assert fetch_content(URI, wanted) == path
     assert len(faulty.requests) == 10
