@@ -5,7 +5,6 @@ Every update appends one chunk to "cat" list states that stay aligned with each 
 sparse. A kept chunk is never written to again, so copies of the state are lists of references.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -24,7 +23,7 @@ from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.fields import Chunk, Field, check_chunk
 from prima_bench.metrics.lifecycle import SafeMetric, State
 from prima_bench.metrics.rows import SparseRows
-from prima_bench.metrics.spill import Spill, is_kept
+from prima_bench.metrics.spill import Spill, is_kept, room_beyond
 from prima_bench.metrics.sync import Allocate, Schema, exchange
 
 Given = Mapping[str, Tensor | SparseRows | None]
@@ -295,20 +294,10 @@ class RowBuffer(SafeMetric):
 
     def _room_for_others(self) -> Allocate:
         """Makes room for rows of other ranks: in memory, or in a file where rows are to be kept there."""
-        home = self._home
-        if self.spill_above is None or home.type != "cpu":
-            return lambda dtype, shape: torch.empty(shape, dtype=dtype, device=home)
-        room = self.spill_above - sum(x.nbytes for n in self._row_states for x in self._state(n) if not is_kept(x))
-        spill = Spill()
-
-        def allocate(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-            nonlocal room
-            nbytes = math.prod(shape) * dtype.itemsize
-            room -= nbytes
-            on_disk = nbytes >= _LEAST_KEPT_BYTES and room < 0
-            return spill.empty(dtype, shape) if on_disk else torch.empty(shape, dtype=dtype)
-
-        return allocate
+        if self.spill_above is None or self._home.type != "cpu":
+            return lambda dtype, shape: torch.empty(shape, dtype=dtype, device=self._home)
+        held = sum(x.nbytes for n in self._row_states for x in self._state(n) if not is_kept(x))
+        return room_beyond(self.spill_above - held, _LEAST_KEPT_BYTES)
 
     def _schema_name(self) -> str:
         return type(self).__name__

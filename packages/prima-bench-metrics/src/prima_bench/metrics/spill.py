@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
@@ -200,6 +200,29 @@ def _room() -> Iterator[None]:
             f"rows cannot be kept on disk: {error.strerror}",
             hint="Point TMPDIR at a folder with more room, or keep them in memory.",
         ) from error
+
+
+def room_beyond(free: int, least: int) -> Callable[[torch.dtype, tuple[int, ...]], Tensor]:
+    """Makes tensors to be written to: in memory up to so many bytes, then in a file.
+
+    Args:
+        free: How many bytes may be in memory.
+        least: What is smaller always is.
+
+    Example:
+        >>> room = room_beyond(free=100, least=8)
+        >>> [is_kept(room(torch.float32, (n,))) for n in (20, 20, 1)]
+        [False, True, False]
+    """
+    spill = Spill()
+
+    def allocate(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        nonlocal free
+        nbytes = math.prod(shape) * dtype.itemsize
+        free -= nbytes
+        return spill.empty(dtype, shape) if nbytes >= least and free < 0 else torch.empty(shape, dtype=dtype)
+
+    return allocate
 
 
 def is_kept(x: Tensor) -> bool:

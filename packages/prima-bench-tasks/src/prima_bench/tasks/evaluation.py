@@ -4,7 +4,6 @@ The way of the data: a problem (``problems/``) turns predictions into checked ro
 exchanges them between ranks and scores them; ``EvalResult`` records what came out. Nothing is parsed or computed here.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,13 @@ from prima_bench.tasks.problems.base import Detailed, open_problem
 from prima_bench.tasks.ranks import attended, scored_for_all
 from prima_bench.tasks.registry import get_task, resolve_metrics
 from prima_bench.tasks.request import dataset_record, model_record, source_of
-from prima_bench.tasks.results.assemble import metric_identities, provenance, score_records, units_record
+from prima_bench.tasks.results.assemble import (
+    metric_identities,
+    provenance,
+    refuse_infinite,
+    score_records,
+    units_record,
+)
 from prima_bench.tasks.results.detail import Detail
 from prima_bench.tasks.results.records import PredictionsRecord, TaskRecord
 from prima_bench.tasks.results.schema import EvalResult
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from prima_bench.metrics.base import Batch, Score
+    from prima_bench.metrics.base import Batch
 
 
 class Evaluation:
@@ -197,7 +202,7 @@ class Evaluation:
             self._refuse_nothing(batch)
             coverage = self._problem.check_complete(batch)
             scores = self._panel.score_all(batch)
-            _refuse_infinite(scores)
+            refuse_infinite(scores)
             fingerprint = self._problem.fingerprint(batch)
             flags = [*self._problem.flags, *self._problem.flags_of(batch)]
             anchors = self._measured_anchors()
@@ -391,13 +396,3 @@ class Evaluation:
 
     def _named(self) -> "AbstractContextManager[None]":
         return named_errors(self._problem, self._held.ledger)
-
-
-def _refuse_infinite(scores: "Mapping[str, Score]") -> None:
-    for name, score in scores.items():
-        infinite = score.units is not None and bool(score.units.isinf().any())
-        if infinite or not math.isfinite(score.value or 0.0):
-            raise PredictionError(
-                f"{name} has no finite value for these predictions",
-                hint="They hold values too large to be scored. Predict values on the scale of the solution.",
-            )

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from prima_bench.metrics.catalog import get_spec
 from prima_bench.metrics.spec import MetricRef
 from prima_bench.tasks.anchors import skill
+from prima_bench.tasks.errors import PredictionError
 from prima_bench.tasks.results.records import ProvenanceRecord, ScoreRecord, UnitsRecord
 from prima_bench.tasks.results.text import plural
 
@@ -116,3 +117,18 @@ def _reason(reasons: Sequence[str], n_units: int, unit_kind: str) -> str | None:
         return None
     counted = "; ".join(f"{text} ({n})" for text, n in sorted(Counter(reasons).items()))
     return f"{len(reasons)} of {n_units} {plural(unit_kind)} undefined: {counted}"
+
+
+def refuse_infinite(scores: "Mapping[str, Score]") -> None:
+    """Refuse predictions that leave a metric without a finite value.
+
+    Raises:
+        PredictionError: Naming the metric.
+    """
+    for name, score in scores.items():
+        infinite = score.units is not None and bool(score.units.isinf().any())
+        if infinite or not math.isfinite(score.value or 0.0):
+            raise PredictionError(
+                f"{name} has no finite value for these predictions",
+                hint="They hold values too large to be scored. Predict values on the scale of the solution.",
+            )

@@ -9,8 +9,10 @@ from prima_bench.tasks.states.records import StateFile
 from prima_bench.tasks.states.rows import as_arrays, from_arrays
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from prima_bench.metrics.panel import Panel
-    from prima_bench.tasks.problems.base import Encoded, Problem
+    from prima_bench.tasks.problems.base import Chunk, Encoded, Problem
     from prima_bench.tasks.states.container import Stack
 
 
@@ -41,14 +43,19 @@ class Holdings:
             PredictionError: If they cannot be scored, or one name has two contents.
             InputError: If the panel refuses them.
         """
-        self.ledger.check_form(encoded.form)
         with self.ledger.all_or_none(), self._panel.all_or_none():
-            self._panel.extend(encoded.chunks)
+            self._panel.extend(self._of_one_form(encoded))
             rows = encoded.rows()
             self.ledger.check(rows)
             self.ledger.add(rows)
         self.mark = object()
         self.ignored = self.ignored or encoded.ignored
+
+    def _of_one_form(self, encoded: "Encoded") -> "Iterator[Chunk]":
+        # What is wrong with the predictions themselves comes first.
+        for chunk in encoded.chunks:
+            self.ledger.check_form(encoded.form)
+            yield chunk
 
     def clear(self) -> None:
         """Forget all rows."""
