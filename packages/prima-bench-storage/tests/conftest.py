@@ -1,12 +1,14 @@
 """Servers on loopback for the storage tests: moto for the logic of a store, a scripted one for its misbehaviour."""
 
 import dataclasses
+import gc
 import hashlib
 import importlib.util
 import os
 import secrets
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,6 +52,18 @@ class Pin:
         object.__setattr__(self, "data", data)
         object.__setattr__(self, "sha256", hashlib.sha256(data).hexdigest())
         object.__setattr__(self, "size", len(data))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_connections_left() -> Iterator[None]:
+    """Connections that urllib3 leaves open, where a server breaks the protocol, end with the tests that provoke it."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name.startswith("prima-bench-"):
+            thread.join()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -16,6 +16,9 @@ from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.transfer import retry
 from prima_bench.storage.transfer.pool import THREADS
 
+# urllib3 leaves a connection open where a server breaks the protocol.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 URI = "gs://bucket/key"
 PART = 1 << 16
 DATA = Random(4).randbytes(10 * PART - 1000)  # noqa: S311 - seeded data
