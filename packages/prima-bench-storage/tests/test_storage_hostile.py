@@ -30,8 +30,8 @@ from prima_bench.storage.manifest import publish as publishing
 from prima_bench.storage.manifest.model import MAX_BYTES, Manifest
 from prima_bench.storage.uri import parse_uri
 
-# urllib3 leaves a connection open where a server breaks the protocol.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+# urllib3 leaves a connection open where a server breaks the protocol; nothing else is let through.
+pytestmark = pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 
 URI = "gs://bucket/key"
 

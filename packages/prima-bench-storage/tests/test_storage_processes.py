@@ -17,9 +17,6 @@ from prima_bench.storage import AccessError, Cache, CacheError, IntegrityError, 
 from prima_bench.storage.content import PART_SIZE, Content
 from prima_bench.storage.fetching import fetch_content
 
-# urllib3 leaves a connection open where a server breaks the protocol.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 URI = "gs://bucket/key"
 FETCH = (
     "import sys, json; from prima_bench.storage import fetch; uri, sha256, size, *parts = sys.argv[1:]; "

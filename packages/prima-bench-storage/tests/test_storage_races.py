@@ -20,9 +20,6 @@ from prima_bench.storage.credentials import Secret
 from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.transfer import download
 
-# urllib3 leaves a connection open where a server breaks the protocol.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 URI = "gs://bucket/key"
 DATA = Random(12).randbytes(1000)  # noqa: S311 - seeded data
 Pin = Callable[..., Content]
