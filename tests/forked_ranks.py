@@ -19,6 +19,8 @@ import torch.distributed as dist
 Ended = list[int | str | None]
 """Exit code, stdout and stderr of a rank; None as the code of one that had to be ended."""
 
+_PORT_BYTES = 2
+
 
 def run(world: int, take_part: Callable[[int], None], seconds: float, stuck: tuple[int, ...] = ()) -> list[Ended]:
     """Let every rank of a gloo group do something.
@@ -29,10 +31,15 @@ def run(world: int, take_part: Callable[[int], None], seconds: float, stuck: tup
         seconds: After which those that still run are ended.
         stuck: Ranks that never end, and are not waited for.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ranks = [_forked(store.port, folder, rank, world, take_part) for rank in range(world)]
+        receiver, sender = pipe = os.pipe()
+        ranks = [_forked(pipe, folder, rank, world, take_part) for rank in range(world)]
+        os.close(receiver)
+        # Not before: a fork would copy the locks that the store's thread holds just then, and no thread to free them.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        os.write(sender, store.port.to_bytes(_PORT_BYTES) * world)
+        os.close(sender)
         codes: dict[int, int] = {}
         until = time.monotonic() + seconds
         while len(codes) < world - len(stuck) and time.monotonic() < until:
@@ -50,7 +57,7 @@ def run(world: int, take_part: Callable[[int], None], seconds: float, stuck: tup
         ]
 
 
-def _forked(port: int, folder: Path, rank: int, world: int, take_part: Callable[[int], None]) -> int:
+def _forked(pipe: tuple[int, int], folder: Path, rank: int, world: int, take_part: Callable[[int], None]) -> int:
     with warnings.catch_warnings(action="ignore"):  # the threads of torch: none of them is needed here
         pid = os.fork()
     if pid:
@@ -60,6 +67,10 @@ def _forked(port: int, folder: Path, rank: int, world: int, take_part: Callable[
     for number, stream in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / f"{rank}.{stream}", os.O_CREAT | os.O_WRONLY), number)
     try:
+        receiver, sender = pipe
+        os.close(sender)  # so that reading ends, should the other process end before it has written
+        port = int.from_bytes(os.read(receiver, _PORT_BYTES))
+        os.close(receiver)
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
         take_part(rank)

@@ -32,7 +32,7 @@ def main() -> None:
                 run.update(laws.take(rows, which, layout))
             sys.stdout.write(run.compute().result_digest)
 
-        sys.stdout.write(json.dumps(ranks.run(len(plan["shards"]), take_part, 300)) + "\n")
+        sys.stdout.write(json.dumps(ranks.run(len(plan["shards"]), take_part, 120)) + "\n")
         sys.stdout.flush()
 
 

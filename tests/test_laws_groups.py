@@ -99,4 +99,5 @@ def test_every_rank_has_the_digest_of_one_process(
         "threads": data.draw(st.integers(1, 2)),
         "shards": data.draw(deals(len(laws.predictions(case)), world)),
     }
-    assert [(code, digest) for code, digest, _ in group(plan)] == [(0, alone[case])] * world
+    ended = group(plan)
+    assert [(code, digest) for code, digest, _ in ended] == [(0, alone[case])] * world, [said for *_, said in ended]
