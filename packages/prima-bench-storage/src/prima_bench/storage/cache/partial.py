@@ -7,122 +7,20 @@ and what an interrupted one left is copied, never continued in place.
 """
 
 import contextlib
-import errno
 import hashlib
-import os
 import secrets
 import shutil
-import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from prima_bench.storage.cache.layout import HINT, Layout, cache_errors, publish, regular_file
+from prima_bench.storage.cache.layout import HINT, Layout, cache_errors, regular_file
+from prima_bench.storage.cache.open_file import OpenFile
 from prima_bench.storage.content import Content, Part
 from prima_bench.storage.errors import CacheError
 from prima_bench.storage.verify import CHUNK, check_sha256, check_size
 
 _LONGEST_ETAG = 1024
-_OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
-
-_place = threading.Lock()
-
-
-def _write_at(handle: int, data: memoryview, start: int) -> int:
-    if hasattr(os, "pwrite"):
-        return os.pwrite(handle, data, start)
-    with _place:  # Windows
-        os.lseek(handle, start, os.SEEK_SET)
-        return os.write(handle, data)
-
-
-def _read_at(handle: int, length: int, start: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(handle, length, start)
-    with _place:  # Windows
-        os.lseek(handle, start, os.SEEK_SET)
-        return os.read(handle, length)
-
-
-class _File:
-    """A file written at given places by several threads, until it is closed: then nothing is written any more."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        self.path = path
-        self._what = what
-        self._idle = threading.Condition()
-        self._users = 0
-        with cache_errors(what):
-            self._handle = os.open(path, _OPEN, 0o600)
-            if not stat.S_ISREG(os.fstat(self._handle).st_mode):
-                os.close(self._handle)
-                raise OSError(f"{path} is not a regular file")
-
-    def put(self, data: memoryview, start: int) -> None:
-        with self._open_handle() as handle, cache_errors(self._what):
-            while data:
-                # In pieces: file systems answer a huge write with huge pages, which are slow to come by.
-                count = _write_at(handle, data[:CHUNK], start)
-                data, start = data[count:], start + count
-
-    def get(self, start: int, length: int) -> bytes:
-        with self._open_handle() as handle, cache_errors(self._what):
-            return _read_at(handle, length, start)
-
-    def is_hole(self, start: int, length: int) -> bool:
-        """Whether nothing was ever written there, as far as the file system tells."""
-        if not hasattr(os, "SEEK_DATA"):
-            return False
-        with self._open_handle() as handle:
-            try:
-                return os.lseek(handle, start, os.SEEK_DATA) >= start + length
-            except OSError as error:
-                return error.errno == errno.ENXIO  # no data from there to the end
-
-    def resize(self, size: int) -> None:
-        with self._open_handle() as handle, cache_errors(self._what):
-            if os.fstat(handle).st_size != size:
-                os.truncate(handle, size)
-
-    def touch(self) -> None:
-        """Show others that somebody is at work."""
-        with self._open_handle() as handle, contextlib.suppress(OSError):
-            os.utime(handle if os.utime in os.supports_fd else self.path)
-
-    def publish(self, path: Path) -> bool:
-        with self._open_handle() as handle, cache_errors(self._what):
-            os.fsync(handle)
-            return publish(handle, self.path, path)
-
-    def is_called(self) -> bool:
-        """Whether its path still leads to it."""
-        with self._open_handle() as handle:
-            found = regular_file(self.path)
-            return found is not None and os.path.samestat(os.fstat(handle), found)
-
-    def close(self) -> None:
-        with self._idle:
-            handle, self._handle = self._handle, -1
-            # A number that was closed may be given to another file at once, so nobody may still be using it.
-            self._idle.wait_for(lambda: self._users == 0)
-        if handle >= 0:
-            os.close(handle)
-
-    @contextlib.contextmanager
-    def _open_handle(self) -> Iterator[int]:
-        with self._idle:
-            if self._handle < 0:
-                raise CacheError(f"{self._what}: the download was given up", hint=HINT)
-            self._users += 1
-            handle = self._handle
-        try:
-            yield handle
-        finally:
-            with self._idle:
-                self._users -= 1
-                self._idle.notify_all()
 
 
 class VerifiedParts:
@@ -137,7 +35,7 @@ class VerifiedParts:
         self._uri = uri
         with cache_errors(uri):
             layout.create(layout.partial)
-        self._file = _File(layout.part_file(content), uri)
+        self._file = OpenFile(layout.part_file(content), uri)
         self._file.resize(content.size)
 
     def __enter__(self) -> Self:
@@ -173,6 +71,7 @@ class VerifiedParts:
             CacheError: If it cannot be written.
         """
         self._file.put(data, part.start)
+        self._file.sync_some()
 
     def touch(self) -> None:
         """Show others that somebody is at work."""
@@ -209,7 +108,7 @@ class PlainFile:
         self._uri = uri
         with cache_errors(uri):
             layout.create(layout.partial)
-        self._file = _File(layout.partial / f"{content.name}.{secrets.token_hex(8)}.plain", uri)
+        self._file = OpenFile(layout.partial / f"{content.name}.{secrets.token_hex(8)}.plain", uri)
         self._hash = hashlib.sha256()
         self.written = 0
         self.etag: str | None = None
@@ -219,7 +118,8 @@ class PlainFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        if not self.written or self.etag is None or not _etag_file(self._file.path).exists():
+        named = _etag_file(self._file.path).exists() and self._file.path.exists()
+        if not self.written or self.etag is None or not named:
             self._forget(self._file.path)
 
     def adopt(self, *, remove: bool) -> None:
@@ -267,6 +167,14 @@ class PlainFile:
             self._file.put(piece, self.written)
             self._hash.update(piece)
             self.written += len(piece)
+
+    def sync_some(self) -> None:
+        """Bring what was written to the disk, once it is much; other threads may write meanwhile.
+
+        Raises:
+            CacheError: If what was written is lost.
+        """
+        self._file.sync_some()
 
     def touch(self) -> None:
         """Show others that somebody is at work."""

@@ -145,6 +145,7 @@ class _InOrder:
             self._file.append(data)
             self._next += 1
             self._turn.notify_all()
+        self._file.sync_some()
 
     def close(self) -> None:
         """Take nothing more from threads that are late."""
