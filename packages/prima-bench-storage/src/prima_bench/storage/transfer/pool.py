@@ -4,6 +4,7 @@ The first failure ends all; an interrupt too. Threads that still wait for the ne
 they hand on is refused, because the file that it would go to is closed.
 """
 
+import mmap
 import os
 import queue
 import threading
@@ -129,12 +130,13 @@ class _Shared:
 
 
 def _work(reader: PartReader, parts: Iterator[Part], take: Take) -> None:
-    memory = bytearray()
+    memory: mmap.mmap | bytearray = bytearray()
     for part in parts:
         if reader.source.cancelled.is_set():
             raise CancelledError
         if len(memory) < part.length:
-            memory = bytearray(part.length)
+            # Nothing that zeroes it first, while every other thread waits for the interpreter.
+            memory = mmap.mmap(-1, part.length)
         view = memoryview(memory)[: part.length]
         reader.read(part, view)
         take(part, view)

@@ -26,7 +26,7 @@ from prima_bench.storage.transfer.retry import CancelledError, Failure
 from prima_bench.storage.uri import ObjectUri
 from prima_bench.storage.verify import check_size
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 20
 _NETWORK = "Check the network, then try again: what has come is kept."
 _ODD_STORE = "The store, or a proxy before it, does not do as S3 does; ask whoever runs it."
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
