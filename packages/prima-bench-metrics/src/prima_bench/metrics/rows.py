@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.elements import repeat_each, row_of_each
 from prima_bench.metrics.errors import InputError
 from prima_bench.metrics.spill import take_rows, take_runs
 
@@ -99,7 +100,7 @@ class SparseRows:
         rising[starts[(starts > 0) & (starts < self.values.shape[0])] - 1] = True
         if bool(rising.all()):
             return self
-        row = torch.repeat_interleave(torch.arange(len(self.lengths), device=self.device), self.lengths)
+        row = row_of_each(self.lengths)
         keys, order = torch.sort(row * self.n_columns + self.columns)
         twice = (keys[1:] == keys[:-1]).nonzero().flatten()
         if len(twice):
@@ -108,7 +109,8 @@ class SparseRows:
                 f"{name}: row {first // self.n_columns} holds column {first % self.n_columns} twice",
                 hint="Sum the duplicate entries first.",
             )
-        return SparseRows(self.values[order], self.columns[order], self.lengths, self.n_columns)
+        values, columns = (part.index_select(0, order) for part in (self.values, self.columns))
+        return SparseRows(values, columns, self.lengths, self.n_columns)
 
     def _without_zeros(self) -> "SparseRows":
         stored = self.values != 0
@@ -165,7 +167,7 @@ class RowMatrix:
                 out.index_copy_(0, slots, take_rows(chunk, rows).to(self.dtype))
             else:
                 lengths, columns, values = self._stored(number, rows)
-                place = torch.repeat_interleave(slots * self.shape[1], lengths, output_size=len(columns))
+                place = repeat_each(slots * self.shape[1], lengths)
                 place += columns
                 out.view(-1).scatter_(0, place, values.to(self.dtype))
         return out
@@ -253,19 +255,23 @@ class RowMatrix:
         return lengths, take_runs(chunk.columns, starts, lengths), take_runs(chunk.values, starts, lengths)
 
     def _gather(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        lengths = torch.zeros(len(positions), dtype=torch.int64, device=self.device)
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
-        for number, slots, rows in self._by_chunk(positions):
-            chunk = self._chunks[number]
-            if isinstance(chunk, SparseRows):
-                own, columns, values = self._stored(number, rows)
-                lengths[slots] = own
-                parts.append((torch.repeat_interleave(slots, own), columns, values.to(torch.float64)))
+        """Lengths of rows, their columns and their values in float64, row by row, of sparse chunks alone."""
+        parts = [(slots, *self._stored(number, rows)) for number, slots, rows in self._by_chunk(positions)]
         if len(parts) == 1:
-            return lengths, *parts[0][1:]
-        slot, columns, values = (torch.cat([p[i] for p in parts]) for i in range(3))
-        order = torch.sort(slot, stable=True).indices
-        return lengths, columns[order], values[order]
+            _, lengths, columns, values = parts[0]
+            return lengths, columns, values.to(torch.float64)
+        lengths = torch.zeros(len(positions), dtype=torch.int64, device=self.device)
+        for slots, own, _, _ in parts:
+            lengths[slots] = own
+        starts, total = lengths.cumsum(0) - lengths, int(lengths.sum())
+        columns = torch.empty(total, dtype=torch.int32, device=self.device)
+        values = torch.empty(total, dtype=torch.float64, device=self.device)
+        for slots, own, own_columns, own_values in parts:
+            place = repeat_each(starts[slots] - (own.cumsum(0) - own), own)
+            place += torch.arange(len(place), device=self.device)
+            columns.index_copy_(0, place, own_columns)
+            values.index_copy_(0, place, own_values.to(torch.float64))
+        return lengths, columns, values
 
 
 def _other(a: Tensor | SparseRows, b: Tensor | SparseRows) -> bool:

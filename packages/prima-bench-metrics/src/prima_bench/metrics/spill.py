@@ -19,6 +19,7 @@ from typing import IO
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.elements import repeat_each
 from prima_bench.metrics.errors import InputError
 
 RESIDENT_BYTES = 64 << 20
@@ -249,7 +250,7 @@ def take_runs(x: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
     found = _OPEN.at(x.untyped_storage().data_ptr()) if _OPEN else None
     if found is None or not hasattr(os, "preadv"):
         shift = starts - (lengths.cumsum(0) - lengths)
-        where = torch.repeat_interleave(shift, lengths, output_size=total)
+        where = repeat_each(shift, lengths)
         return x.index_select(0, where.add_(torch.arange(total, device=x.device)))
     taken, size = torch.empty(total, dtype=x.dtype), x.element_size()
     mapping, begin = found

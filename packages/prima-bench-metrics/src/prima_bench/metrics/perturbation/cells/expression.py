@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.batch import Batch
+from prima_bench.metrics.elements import repeat_each
 from prima_bench.metrics.errors import ReferenceDataError
 from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation.base import too_large_error
@@ -93,7 +94,7 @@ class CellExpression:
         stored = self.rows.take_sparse(positions)
         if self.totals is None:
             return stored
-        totals = torch.repeat_interleave(self.totals[positions], stored.lengths)
+        totals = repeat_each(self.totals[positions], stored.lengths)
         return replace(stored, values=_comparable(stored.values, totals))
 
 

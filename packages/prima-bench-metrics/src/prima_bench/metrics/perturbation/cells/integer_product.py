@@ -13,6 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.elements import repeat_each
 from prima_bench.metrics.rows import SparseRows
 
 LARGEST = (1 << 23) - (1 << 16)
@@ -60,10 +61,10 @@ class RoundedRows:
 
 def _round_sparse(x: SparseRows, per_unit: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     n, w = x.shape
-    whole = (x.values * torch.repeat_interleave(per_unit, x.lengths)).round_().to(torch.int32)
+    whole = (x.values * repeat_each(per_unit, x.lengths)).round_().to(torch.int32)
     running = torch.cat([x.lengths.new_zeros(1), whole.to(torch.int64).square_().cumsum(0)])
     ends = x.lengths.cumsum(0)
-    place = torch.repeat_interleave(torch.arange(n, device=x.device) * w, x.lengths, output_size=len(whole))
+    place = repeat_each(torch.arange(n, device=x.device) * w, x.lengths)
     place += x.columns
     digits = (
         torch.zeros(n * w, dtype=torch.int8, device=x.device).scatter_(0, place, d).view(n, w) for d in _digits(whole)

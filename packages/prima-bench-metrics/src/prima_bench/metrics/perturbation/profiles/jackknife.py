@@ -13,8 +13,9 @@ are not zero are looked at one by one, and the few cells that hold so much of a 
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.elements import add_in_order
 from prima_bench.metrics.numerics import group_sums, tree_sum
-from prima_bench.metrics.perturbation.profiles.moments import Stored, add, over_groups, stored_values
+from prima_bench.metrics.perturbation.profiles.moments import Stored, over_groups, stored_values
 from prima_bench.metrics.rows import RowMatrix
 
 _SLOW = 1 / 8
@@ -68,8 +69,8 @@ def _moments(cells: RowMatrix, group: Tensor, sums: Tensor, target_sum: float) -
         place, change, alike = _changes(block, shares[-1], rest, sums, level, target_sum)
         # The series below holds every cell as if it lacked the gene.
         change -= alike
-        add(first, place, change)
-        add(second, place, change * (change + 2.0 * alike))
+        add_in_order(first, place, change)
+        add_in_order(second, place, change * (change + 2.0 * alike))
     first, second, share = first.view(sums.shape), second.view(sums.shape), torch.cat(shares)
     slow = ~(share <= _SLOW)
     _add_series(first, second, level, group_sums(_powers(share.masked_fill(slow, 0.0)), group, len(sums)))
@@ -86,10 +87,12 @@ def _changes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``v_i - b`` at each value of the cells that are not slow, its place, and what it would be without the gene."""
     row, place, value = block.row, block.place, block.value
-    fast = (own <= _SLOW)[row]
+    fast = own <= _SLOW
     if not bool(fast.all()):
-        row, place, value = row[fast], place[fast], value[fast]
-    total, u, a = sums.view(-1)[place], own[row], level.view(-1)[place]
+        kept = fast[row].nonzero().flatten()
+        row, place, value = (x.index_select(0, kept) for x in (row, place, value))
+    total, a = (x.view(-1).index_select(0, place) for x in (sums, level))
+    u = own.index_select(0, row)
     s = a / (1.0 + a)
     argument = s * (u - (1.0 + u) * (value / total))
     change = torch.log1p(argument)

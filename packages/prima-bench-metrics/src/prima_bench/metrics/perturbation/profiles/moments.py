@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.elements import add_in_order, repeat_each, row_of_each
 from prima_bench.metrics.numerics import group_sums
 from prima_bench.metrics.rows import RowMatrix
 from prima_bench.metrics.threads import Workers
@@ -73,16 +74,10 @@ def stored_values(cells: RowMatrix, group: Tensor) -> Iterator[Stored]:
     for lengths, columns, value in cells.canonical_blocks(max(1, _BLOCK_ELEMENTS // genes)):
         codes = group[start : start + len(lengths)]
         start += len(lengths)
-        row = torch.repeat_interleave(torch.arange(len(lengths), device=cells.device), lengths)
+        row = row_of_each(lengths)
         total = torch.zeros(len(lengths), dtype=torch.float64, device=cells.device)
-        add(total, row, value)
-        yield Stored(codes, total, row, (codes * genes)[row] + columns, value)
-
-
-def add(sums: Tensor, place: Tensor, value: Tensor) -> None:
-    """Add values to places of a flat tensor, in place, one after another in the order given."""
-    # Of torch's ways to do this, the one that keeps an order on every device.
-    sums.index_put_((place,), value, accumulate=True)
+        add_in_order(total, row, value)
+        yield Stored(codes, total, row, repeat_each(codes * genes, lengths).add_(columns), value)
 
 
 def made_sums(cells: RowMatrix, group: Tensor, groups: int, make: Callable[[Tensor], Tensor]) -> Tensor:
