@@ -1,18 +1,25 @@
 """Fetching one large object: this package, verified, beside boto3, s3fs and obstore, unverified, and ``cat``.
 
-    python benchmarks/storage.py --peers /path/to/its/bin/python [--size 1024] [--repeats 3] [--folder DIR]
+    uv venv peers && uv pip install --python peers/bin/python boto3 "s3fs>=2025" obstore
+    python benchmarks/storage.py --peers peers/bin/python [--size 1024] [--repeats 3] [--folder DIR]
 
 All read the same file from one server on loopback, which answers ranges by ``sendfile`` and looks at no signature; each
 run writes it to the same disk, in a process of its own, with a cold cache. Wall time excludes imports; memory is the
-peak above what the process had before it began. ``cat`` copies the file without any network and is the measure. A hit
-of the cache is timed at the end. Peers need an environment of their own; a peer that is missing there is named.
+peak above what the process had before it began. A hit of the cache is timed at the end. Peers need an environment of
+their own; a peer that is missing there is named.
+
+Two measures: ``cat`` copies the file without any network, and does not wait until the disk has it. The floor is the
+least that a verified and durable copy takes here: plain sockets, sha256 of each part, write, fsync, in as many threads
+as ours and with none of our code or boto3's; it retries nothing, resumes nothing and checks no header. ``cat, synced``
+and ``sockets alone`` (nothing hashed, nothing kept) say which of it is the disk's share and which the connection's.
 """
 
 import argparse
 import hashlib
-import http.server
 import json
+import mmap
 import os
+import queue
 import re
 import resource
 import shutil
@@ -22,13 +29,21 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PART = 1 << 24
+from object_server import Server
+
+PART, RECEIVED, WRITTEN = 1 << 24, 1 << 20, 1 << 18
 PEERS = ("boto3", "s3fs", "obstore")
 OURS = ("prima-bench", "prima-bench as a whole")
+CAT = ("cat", "cat, synced")
+FLOOR = "floor"
+BARE = ("sockets alone", FLOOR)
+CHECKED = {"cat, synced": "synced"} | dict.fromkeys((FLOOR, *OURS), "verified, synced")
 KEY, SECRET = "GOOGBENCHMARK", "no-secret"
 _HITS = 2000
 
@@ -54,25 +69,24 @@ def main() -> int:
 
 def compare(folder: Path, server: "Server", args: argparse.Namespace) -> None:
     """Print a line for each way, all measured in turn, as many times as asked for."""
-    ways = ["cat", *OURS, *(PEERS if args.peers else ())]
+    ways = [*CAT, *BARE, *OURS, *(PEERS if args.peers else ())]
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(args.repeats):
         for way in ways:
             found[way].append(run(way, folder, server, args))
     best = {way: min(runs, key=lambda r: r["seconds"]) for way, runs in found.items() if "error" not in runs[0]}
-    cat = best["cat"]["seconds"]
-    print(f"{args.size} MiB, best of {args.repeats}; memory above the start")
+    cat, floor = best["cat"]["seconds"], best[FLOOR]["seconds"]
+    print(f"{args.size} MiB, best of {args.repeats}, CPU too; memory above the start")
     for way in ways:
         if way not in best:
             print(f"{way:<24} {found[way][0]['error']}")
             continue
         seconds = best[way]["seconds"]
         rate = args.size * (1 << 20) / seconds / 1e6
-        checked = "verified" if way in OURS else ""
-        memory = f"{max(r['memory'] for r in found[way]) / 1e6:6.0f} MB" if way != "cat" else " " * 9
-        cpu = f"{best[way]['cpu']:5.2f} s CPU"
-        line = f"{way:<24} {seconds:6.2f} s {seconds / cat:5.2f} x cat {rate:6.0f} MB/s {cpu} {memory}  {checked}"
-        print(line.rstrip())
+        memory = f"{max(r['memory'] for r in found[way]) / 1e6:6.0f} MB" if way not in CAT else " " * 9
+        cpu = f"{min(r['cpu'] for r in found[way]):5.2f} s CPU"
+        ratios = f"{seconds / cat:5.2f} x cat {seconds / floor:5.2f} x floor"
+        print(f"{way:<24} {seconds:6.2f} s {ratios} {rate:6.0f} MB/s {cpu} {memory}  {CHECKED.get(way, '')}".rstrip())
     print(f"a hit of the cache, offline: {best['prima-bench']['hit'] * 1e6:.0f} µs")
 
 
@@ -83,12 +97,15 @@ def run(way: str, folder: Path, server: "Server", args: argparse.Namespace) -> d
     target.mkdir()
     source = folder / "object"
     source.read_bytes()  # in memory for all alike
-    if way == "cat":
+    if way in CAT:
         with (target / "object").open("wb") as stream:
-            start, cpu = time.perf_counter(), children_cpu()
+            start, cpu, own = time.perf_counter(), children_cpu(), time.process_time()
             subprocess.run(["cat", str(source)], stdout=stream, check=True)
-            return {"seconds": time.perf_counter() - start, "cpu": children_cpu() - cpu}
-    python = sys.executable if way in OURS else args.peers
+            if way == "cat, synced":
+                os.fsync(stream.fileno())
+            used = children_cpu() - cpu + time.process_time() - own
+            return {"seconds": time.perf_counter() - start, "cpu": used}
+    python = args.peers if way in PEERS else sys.executable
     command = [python, __file__, "--case", way, str(source), server.url, str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
     if done.returncode:
@@ -148,6 +165,66 @@ def ours(by_part: bool) -> Callable[[Path, str, Path], Callable[[], object]]:
     return prepare
 
 
+def bare(kept: bool) -> Callable[[Path, str, Path], Callable[[], object]]:
+    """Plain sockets; with every part hashed, compared, written and synced, or with nothing of it."""
+
+    def prepare(source: Path, url: str, target: Path) -> Callable[[], object]:
+        from prima_bench.storage.cache.open_file import SYNC_EVERY
+        from prima_bench.storage.transfer.pool import THREADS
+
+        _, *digests = source.with_suffix(".digests").read_text().split()
+        address, size = urllib.parse.urlsplit(url), source.stat().st_size
+
+        def work(parts: "queue.SimpleQueue[int | None]", file: int) -> None:
+            memory, written = memoryview(mmap.mmap(-1, PART)), 0
+            with socket.create_connection((str(address.hostname), int(address.port or 0))) as connection:
+                while (index := parts.get()) is not None:
+                    into = memory[: min(PART, size - index * PART)]
+                    digest = receive(connection, index * PART, into, hashed=kept)
+                    if not kept:
+                        continue
+                    assert digest == digests[index]
+                    for start in range(0, len(into), WRITTEN):
+                        os.pwrite(file, into[start : start + WRITTEN], index * PART + start)
+                    written += len(into)
+                    if written >= SYNC_EVERY:
+                        written = 0
+                        os.fdatasync(file)
+
+        def fetch() -> None:
+            parts: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+            for index in [*range(len(digests)), *[None] * THREADS]:
+                parts.put(index)
+            with (target / "object").open("wb") as stream, ThreadPoolExecutor(THREADS) as threads:
+                for done in [threads.submit(work, parts, stream.fileno()) for _ in range(THREADS)]:
+                    done.result()
+                if kept:
+                    os.fsync(stream.fileno())
+
+        return fetch
+
+    return prepare
+
+
+def receive(connection: socket.socket, start: int, into: memoryview, *, hashed: bool) -> str:
+    """One range into memory; its sha256 where it is asked for."""
+    ask = f"GET /bucket/object HTTP/1.1\r\nHost: x\r\nRange: bytes={start}-{start + len(into) - 1}\r\n\r\n"
+    connection.sendall(ask.encode())
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += connection.recv(1 << 12)
+    first = head.partition(b"\r\n\r\n")[2]
+    got = len(first)
+    into[:got] = first
+    digest = hashlib.sha256(first)
+    while got < len(into) and (count := connection.recv_into(into[got : got + RECEIVED])):
+        if hashed:
+            digest.update(into[got : got + count])
+        got += count
+    assert got == len(into)
+    return digest.hexdigest()
+
+
 def with_boto3(source: Path, url: str, target: Path) -> Callable[[], object]:
     import boto3
 
@@ -181,6 +258,8 @@ def with_obstore(source: Path, url: str, target: Path) -> Callable[[], object]:
 
 
 WAYS = {
+    "sockets alone": bare(kept=False),
+    FLOOR: bare(kept=True),
     "prima-bench": ours(by_part=True),
     "prima-bench as a whole": ours(by_part=False),
     "boto3": with_boto3,
@@ -225,75 +304,6 @@ class Peak(threading.Thread):
         self._ended.set()
         self.join()
         return self._most
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves one file under every path."""
-
-    daemon_threads = True
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.path = path
-        # A process of its own, so that it does not share the interpreter with anybody.
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                self.serve_forever()
-            finally:
-                os._exit(0)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.kill(self.pid, 9)
-        os.waitpid(self.pid, 0)
-        self.server_close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        return
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    server: Server
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        if "list-type" in self.path:  # s3fs asks whether the object is a folder
-            body = b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            return
-        with self.server.path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-            start, stop = (int(span[1]), min(int(span[2] or size - 1) + 1, size)) if span else (0, size)
-            self.send_response(206 if span else 200)
-            self.send_header("Content-Length", str(stop - start))
-            self.send_header("Content-Type", "application/octet-stream")
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("ETag", '"benchmark"')
-            self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
-            if span:
-                self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
-            self.end_headers()
-            self.wfile.flush()
-            if self.command == "GET":
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-                while start < stop:
-                    start += os.sendfile(self.connection.fileno(), stream.fileno(), start, stop - start)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        return
 
 
 if __name__ == "__main__":
