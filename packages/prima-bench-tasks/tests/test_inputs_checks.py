@@ -6,11 +6,13 @@ import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prima_bench.metrics.rows import RowMatrix
 from prima_bench.tasks.errors import DataError, PredictionError, UsageError
-from prima_bench.tasks.inputs.expression import ranks, row_hashes
+from prima_bench.tasks.inputs.expression import joined, ranks, row_hashes
 from prima_bench.tasks.inputs.genes import GeneSpace
 from prima_bench.tasks.inputs.ids import as_ids
 from prima_bench.tasks.inputs.ledger import Ledger, RowDigest, Rows
@@ -188,3 +190,15 @@ def test_a_separator_is_what_it_is_said_to_be(tmp_path: Any) -> None:
     assert resolve_targets(tmp_path / "t.csv", ["a"], GENE_SPACE, "|") == [[0, 1]]
     with pytest.raises(UsageError, match="target_separator cannot be ''"):
         resolve_targets("labels", ["AHR"], GENE_SPACE, "")
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_blocks_are_joined_in_their_order_and_let_go(form) -> None:
+    random = np.random.RandomState(0)
+    dense = [random.poisson(0.7, (n, 6)).astype(dtype) for n, dtype in ((3, "f4"), (0, "f4"), (5, "f8"), (1, "f4"))]
+    parts = [form(part) for part in dense]
+    whole = joined(parts, torch.device("cpu"))
+    assert parts == []
+    assert whole.dtype == torch.float64
+    matrix = whole if isinstance(whole, torch.Tensor) else RowMatrix([whole.canonical("x")]).take(torch.arange(9))
+    assert torch.equal(matrix, torch.from_numpy(np.concatenate(dense)))

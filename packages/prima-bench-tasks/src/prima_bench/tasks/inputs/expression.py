@@ -1,7 +1,7 @@
 """Reads a table of cells block by block: aligned to the gene space, checked, and ready for the kernel."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,28 +46,45 @@ def to_kernel(block: Any, device: torch.device) -> Tensor | SparseRows:
     """A block as the kernel takes it; dense shares the block's memory."""
     if isinstance(block, np.ndarray):
         return torch.from_numpy(block).to(device)
-    return SparseRows(
-        torch.from_numpy(block.data).to(device),
-        torch.from_numpy(block.indices.astype(np.int32, copy=False)).to(device),
-        torch.from_numpy(np.diff(block.indptr).astype(np.int64)).to(device),
-        block.shape[1],
-    )
+    return _sparse(block.data, block.indices.astype(np.int32, copy=False), _lengths(block), block.shape[1], device)
+
+
+def _sparse(values: Any, columns: Any, lengths: Any, width: int, device: torch.device) -> SparseRows:
+    values, columns, lengths = (torch.from_numpy(array).to(device) for array in (values, columns, lengths))
+    return SparseRows(values, columns, lengths, width)
 
 
 def joined(parts: list[Any], device: torch.device) -> Tensor | SparseRows:
     """Blocks as one matrix; each block is let go as soon as it is copied."""
     if len(parts) == 1:
         return to_kernel(parts.pop(), device)
-    if not isinstance(parts[0], np.ndarray):
-        return to_kernel(sp.vstack(parts, format="csr"), device)
-    dtype = np.result_type(*parts)
-    whole = np.empty((sum(len(p) for p in parts), parts[0].shape[1]), dtype=dtype)
-    end = len(whole)
+    width, n = parts[0].shape[1], sum(part.shape[0] for part in parts)
+    if isinstance(parts[0], np.ndarray):
+        whole = np.empty((n, width), dtype=np.result_type(*parts))
+        for part, start in _from_the_last(parts, len):
+            whole[start : start + len(part)] = part
+        return torch.from_numpy(whole).to(device)
+    lengths = np.concatenate([_lengths(part) for part in parts])
+    values = np.empty(int(lengths.sum()), dtype=np.result_type(*(part.data for part in parts)))
+    columns = np.empty(len(values), dtype=np.int32)
+    for part, start in _from_the_last(parts, lambda part: len(part.data)):
+        values[start : start + len(part.data)] = part.data
+        columns[start : start + len(part.data)] = part.indices
+    return _sparse(values, columns, lengths, width, device)
+
+
+def _from_the_last(parts: list[Any], size: Callable[[Any], int]) -> Iterator[tuple[Any, int]]:
+    """Take each part out of the list, with the sum of the sizes before it."""
+    start = sum(map(size, parts))
     while parts:
         part = parts.pop()
-        whole[end - len(part) : end] = part
-        end -= len(part)
-    return to_kernel(whole, device)
+        start -= size(part)
+        yield part, start
+
+
+def _lengths(block: Any) -> Int64:
+    lengths: Int64 = np.diff(block.indptr).astype(np.int64)
+    return lengths
 
 
 def row_hashes(block: Any, labels: list[str]) -> list[bytes]:
