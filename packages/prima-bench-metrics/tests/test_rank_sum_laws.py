@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prima_bench.metrics import RowMatrix, SparseRows, rank_sum_test
-from prima_bench.metrics.differential import primitives, rank_sum, spans
+from prima_bench.metrics import RowMatrix, SparseRows, primitives, rank_sum_test
+from prima_bench.metrics.differential import rank_sum, spans
 from prima_bench.metrics.threads import Workers
 
 N_GROUPS = 7

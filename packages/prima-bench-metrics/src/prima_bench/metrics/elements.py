@@ -7,13 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.primitives import by_numpy
 
-def repeat_each(x: Tensor, counts: Tensor) -> Tensor:
+
+def repeat_each(x: Tensor, counts: Tensor, total: int | None = None) -> Tensor:
     """Each element as many times as its count says, one after the other.
 
     Args:
         x: ``[k]``.
         counts: Integer ``[k]``, on the device of ``x``.
+        total: Their sum, where it is known: then no device has to be waited for.
 
     Returns:
         ``[sum of counts]``.
@@ -22,9 +25,9 @@ def repeat_each(x: Tensor, counts: Tensor) -> Tensor:
         >>> repeat_each(torch.tensor([5.0, 7.0]), torch.tensor([1, 2]))
         tensor([5., 7., 7.])
     """
-    if x.device.type == "cpu":
+    if by_numpy(x):
         return torch.from_numpy(np.repeat(x.numpy(), counts.numpy()))
-    return torch.repeat_interleave(x, counts)
+    return torch.repeat_interleave(x, counts, output_size=total)
 
 
 def row_of_each(counts: Tensor) -> Tensor:

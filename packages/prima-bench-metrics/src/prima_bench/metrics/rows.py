@@ -4,6 +4,7 @@
 buffered: chunks of either layout and of float32 or float64, behind a permutation. No arithmetic lives here.
 """
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from prima_bench.metrics.elements import repeat_each, row_of_each
 from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.primitives import all_true, compared
 from prima_bench.metrics.spill import take_rows, take_runs
 
 _BLOCK_ELEMENTS = 1 << 19
@@ -95,10 +97,10 @@ class SparseRows:
         return parts._sorted(name)._without_zeros()
 
     def _sorted(self, name: str) -> "SparseRows":
-        rising = self.columns[1:] > self.columns[:-1]
+        rising = compared(operator.gt, self.columns[1:], self.columns[:-1])
         starts = self.lengths.cumsum(0)[:-1]
         rising[starts[(starts > 0) & (starts < self.values.shape[0])] - 1] = True
-        if bool(rising.all()):
+        if all_true(rising):
             return self
         row = row_of_each(self.lengths)
         keys, order = torch.sort(row * self.n_columns + self.columns)
@@ -113,8 +115,8 @@ class SparseRows:
         return SparseRows(values, columns, self.lengths, self.n_columns)
 
     def _without_zeros(self) -> "SparseRows":
-        stored = self.values != 0
-        if bool(stored.all()):
+        stored = compared(operator.ne, self.values, 0)
+        if all_true(stored):
             return self
         running = torch.cat([stored.new_zeros(1, dtype=torch.int64), stored.cumsum(0)])
         ends = self.lengths.cumsum(0)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.primitives import sorted_rows
 from prima_bench.metrics.threads import Workers
 
 _BLOCK_ELEMENTS = 1 << 16
@@ -36,9 +37,6 @@ def benjamini_hochberg(p: Tensor, tested: Tensor | None = None) -> Tensor:
     with Workers(p.device) as workers:
         p = p.detach().to(torch.float64)
         tested = _mask(tested, p)
-        wrong = tested & ~((p >= 0) & (p <= 1))
-        if bool(wrong.any()):
-            raise InputError(f"p-value {float(p[wrong][0])} is outside 0 to 1", hint="Mask what was not tested.")
         rates = torch.empty_like(p, memory_format=torch.contiguous_format)
         if p.numel():
             flat = [t.reshape(-1, p.shape[-1]) for t in (p, tested, rates)]
@@ -49,17 +47,22 @@ def benjamini_hochberg(p: Tensor, tested: Tensor | None = None) -> Tensor:
 
 def _adjust(block: tuple[Tensor, Tensor, Tensor]) -> None:
     p, tested, rates = block
-    # What was not tested sorts behind every p-value, so that it takes no rank and bounds nothing.
-    value, order = torch.sort(torch.where(tested, p, 2.0), dim=-1)
+    # What was not tested sorts behind every p-value, so that it takes no rank and bounds nothing. Equal p-values have
+    # one rate, that of the last of them, so their order does not matter.
+    value, order = sorted_rows(p.masked_fill(~tested, torch.inf))
+    tests = tested.sum(dim=-1, keepdim=True)
+    ends = value.gather(-1, torch.cat([torch.zeros_like(tests), tests - 1], dim=-1).clamp_(min=0))
+    if bool(((tests > 0) & ~((ends >= 0) & (ends <= 1))).any()):
+        wrong = p[tested & ~((p >= 0) & (p <= 1))]
+        raise InputError(f"p-value {float(wrong[0])} is outside 0 to 1", hint="Mask what was not tested.")
     rank = torch.arange(1, p.shape[-1] + 1, dtype=torch.float64, device=p.device)
-    rate = torch.where(value <= 1, value * (tested.sum(dim=-1, keepdim=True) / rank), 1.0)
-    rate = rate.flip(-1).cummin(dim=-1).values.flip(-1)
-    rates.scatter_(-1, order, rate)
+    rate = value.mul_(tests.clamp_(min=1) / rank).clamp_(max=1.0)
+    rates.scatter_(-1, order, rate.flip(-1).cummin(dim=-1).values.flip(-1))
 
 
 def _mask(tested: Tensor | None, p: Tensor) -> Tensor:
     if tested is None:
-        return torch.ones_like(p, dtype=torch.bool)
+        return torch.ones((), dtype=torch.bool, device=p.device).expand(p.shape)
     said = f"tested must be a bool mask that broadcasts to {tuple(p.shape)}, not {tested.dtype} {tuple(tested.shape)}"
     if tested.dtype != torch.bool:
         raise InputError(said)

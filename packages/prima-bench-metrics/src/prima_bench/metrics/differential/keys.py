@@ -8,8 +8,8 @@ value where those bits do not tell (the wide order). Both see the same ties.
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.differential.primitives import sort_
 from prima_bench.metrics.differential.spans import Nonzeros
+from prima_bench.metrics.primitives import sort_
 
 KEY_BITS = 63
 VALUE_BITS = 32
@@ -24,12 +24,15 @@ class NarrowOrder:
 
     def __init__(self, parts: list[Nonzeros], genes: int, group_bits: int) -> None:
         keys = torch.empty(sum(len(p.gene) for p in parts), dtype=torch.int64, device=parts[0].gene.device)
-        for part, out in zip(parts, _slices(keys, parts), strict=True):
-            ordered = _float_bits(part.value.to(torch.float32).view(torch.int32), 31)
-            key = part.gene.to(torch.int64).bitwise_left_shift_(VALUE_BITS).add_(ordered).add_(1 << (VALUE_BITS - 1))
-            torch.bitwise_or(key.bitwise_left_shift_(group_bits), part.group, out=out)
-        self._keys = sort_(keys)
         self._group_bits = group_bits
+        self._positive = all(bool(p.value.amin() >= 0) for p in parts if len(p.value))
+        for part, out in zip(parts, _slices(keys, parts), strict=True):
+            out.copy_(self._ordered(part.value.to(torch.float32).view(torch.int32)))
+            if not self._positive:
+                out.add_(1 << (VALUE_BITS - 1))
+            out.bitwise_or_(part.gene.to(torch.int64).bitwise_left_shift_(VALUE_BITS))
+            out.bitwise_left_shift_(group_bits).bitwise_or_(part.group.to(torch.int64))
+        self._keys = sort_(keys)
         self.edges = _edges(self._keys, genes, VALUE_BITS + group_bits)
 
     def block(self, part: slice) -> tuple[Tensor, Tensor]:
@@ -43,8 +46,13 @@ class NarrowOrder:
             when gene and value are. And the values, float64 ``[k]``.
         """
         keys = self._keys[part]
-        ordered = (keys >> self._group_bits).to(torch.int32).bitwise_xor_(-(1 << 31))
-        return keys, _float_bits(ordered, 31).view(torch.float32).to(torch.float64)
+        ordered = (keys >> self._group_bits).to(torch.int32)
+        if not self._positive:
+            ordered.bitwise_xor_(-(1 << 31))
+        return keys, self._ordered(ordered).view(torch.float32).to(torch.float64)
+
+    def _ordered(self, bits: Tensor) -> Tensor:
+        return bits if self._positive else _float_bits(bits, 31)
 
 
 class WideOrder:

@@ -7,16 +7,18 @@ adds any of them without rounding (reproducible summation, Demmel & Nguyen 2015,
 import torch
 from torch import Tensor
 
+from prima_bench.metrics.elements import repeat_each
+
 _LEAST, _LARGEST = -1000, 1022  # powers of two that both they and their inverses are normal numbers
 
 
-def group_means(linear: Tensor, index: Tensor, gene: Tensor, largest: Tensor, n_cells: Tensor) -> Tensor:
+def group_means(linear: Tensor, index: Tensor, stored: Tensor, largest: Tensor, n_cells: Tensor) -> Tensor:
     """The mean of each group, zeros not stored included.
 
     Args:
-        linear: Values, float64 ``[k]``.
+        linear: Values, gene by gene, float64 ``[k]``; overwritten.
         index: ``gene * groups + group`` of each, int64 ``[k]``.
-        gene: Gene of each, int64 ``[k]``.
+        stored: How many of them each gene has, int64 ``[genes]``.
         largest: The largest magnitude of each gene, float64 ``[genes]``.
         n_cells: Number of cells by code, int64 ``[groups]``.
 
@@ -26,14 +28,14 @@ def group_means(linear: Tensor, index: Tensor, gene: Tensor, largest: Tensor, n_
     """
     genes, groups = len(largest), len(n_cells)
     exponent = torch.frexp(largest).exponent.to(torch.int64).clamp(_LEAST, _LARGEST)
-    scaled = linear * _power_of_two(-exponent).index_select(0, gene)
+    rest = linear.mul_(repeat_each(_power_of_two(-exponent), stored, len(linear)))
     bits = 51 - max(3, int(n_cells.max()).bit_length())
     sums = torch.zeros((2, genes * groups), dtype=torch.float64, device=linear.device)
     for limb in range(2):
         rounder = 1.5 * 2.0 ** (52 - bits * (limb + 1))
-        coarse = (scaled + rounder).sub_(rounder)
+        coarse = (rest + rounder).sub_(rounder)
         sums[limb].scatter_add_(0, index, coarse)
-        scaled = scaled.sub_(coarse)
+        rest.sub_(coarse)
     means = (sums[0] + sums[1]).view(genes, groups) / n_cells.clamp(min=1)
     return means * _power_of_two(exponent)[:, None]
 

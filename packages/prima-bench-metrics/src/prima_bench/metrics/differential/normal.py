@@ -22,9 +22,9 @@ def two_sided(two_u: Tensor, ties: Tensor, n_cells: Tensor) -> tuple[Tensor, Ten
     n = n0 + n1
     # An exact integer up to here, 12 n (n - 1) / (n0 n1) times the variance: a constant gene is seen to be one.
     spread = (n**3 - n) - ties
-    tested = (spread > 0) & (n0 * n1 > 0)
-    variance = spread.to(torch.float64) * ((n0 * n1) / (12.0 * (n * (n - 1)).clamp(min=1).to(torch.float64)))
-    distance = (two_u - n0 * n1).to(torch.float64) / 2
-    size = (distance.abs() - 0.5).clamp_(min=0.0)
-    z = torch.where(tested, distance.sign() * (size / torch.where(tested, variance, 1.0).sqrt()), 0.0)
-    return z, torch.special.erfc(z.abs() * 0.5**0.5).clamp_(max=1.0)
+    variance = spread.to(torch.float64).mul_((n0 * n1) / (12.0 * (n * (n - 1)).clamp(min=1).to(torch.float64)))
+    distance = (two_u - n0 * n1).to(torch.float64).mul_(0.5)
+    # Where there is no variance, the distance is zero.
+    deviation = variance.clamp_(min=torch.finfo(torch.float64).tiny).sqrt_()
+    z = distance.abs().sub_(0.5).clamp_(min=0.0).div_(deviation).copysign_(distance)
+    return z, torch.special.erfc(z.abs().mul_(0.5**0.5)).clamp_(max=1.0)

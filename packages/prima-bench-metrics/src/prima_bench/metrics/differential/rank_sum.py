@@ -13,7 +13,9 @@ from prima_bench.metrics.differential.means import group_means
 from prima_bench.metrics.differential.normal import two_sided
 from prima_bench.metrics.differential.spans import Columns, Nonzeros, columns_of, held_blocks, lie_on_disk, plan_spans
 from prima_bench.metrics.differential.ties import MOST_CELLS, rank_block
+from prima_bench.metrics.elements import repeat_each
 from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.primitives import plus_
 from prima_bench.metrics.threads import Workers
 
 # Nonzeros that are sorted at once, and that are ranked at once. On the CPU the second must fit into its caches; the
@@ -183,17 +185,19 @@ class _Tests:
     def _block_of(self, keys: Tensor, values: Tensor, edges: Tensor, genes: slice) -> None:
         """Fill in the results of some genes."""
         width, out, device = len(edges) - 1, self._results, keys.device
-        gene = torch.repeat_interleave(torch.arange(width, device=device), edges.diff(), output_size=len(keys))
-        index = torch.add(keys & ((1 << self._group_bits) - 1), gene, alpha=len(self._n_cells))
+        group, groups = keys & ((1 << self._group_bits) - 1), len(self._n_cells)
+        stored = edges.diff()
+        index = plus_(repeat_each(torch.arange(0, width * groups, groups, device=device), stored, len(keys)), group)
         ends = _ends(values, edges)
         negative = values < 0 if bool((ends < 0).any()) else None
-        two_u, ties = rank_block(keys, self._group_bits, index, negative, self._n_cells.expand(width, -1))
+        n_cells = self._n_cells.expand(width, -1)
+        two_u, ties = rank_block(keys, self._group_bits, group, index, values, negative, n_cells)
         z, p = two_sided(two_u[:, 1:], ties[:, 1:], self._n_cells)
         if self._linear == "expm1":
-            values, ends = torch.expm1(values), torch.expm1(ends)
+            values, ends = values.expm1_(), ends.expm1_()
         largest = ends.abs().amax(dim=0)
         self._check(largest, genes)
-        out.mean[:, genes] = group_means(values, index, gene, largest, self._n_cells).T
+        out.mean[:, genes] = group_means(values, index, stored, largest, self._n_cells).T
         out.u[:, genes] = two_u[:, 1:].to(torch.float64).T / 2
         out.z[:, genes] = z.T
         out.p_value[:, genes] = p.T

@@ -1,5 +1,6 @@
 """Cuts the genes into spans of about equally many nonzeros, and takes the nonzeros of a span out of the cells."""
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.differential.cells import Cells
-from prima_bench.metrics.differential.primitives import nonzero_places
+from prima_bench.metrics.elements import repeat_each
+from prima_bench.metrics.primitives import all_true, compared, nonzero_places, plus_
 from prima_bench.metrics.rows import SparseRows
 from prima_bench.metrics.spill import is_kept, relieve, take_rows, take_runs
 from prima_bench.metrics.threads import Workers
@@ -69,14 +71,14 @@ class SparseColumns:
         last = max(0, len(self.x.columns) - 1)
 
         def search(rows: slice) -> None:
-            low, high = (e[rows].expand(len(edges), -1).clone() for e in (self._starts, self._ends))
-            relieve(int((high[0] - low[0]).sum()) * self.x.columns.element_size())
-            for _ in range(int((high - low).max()).bit_length()):
-                middle = (low + high) >> 1
-                found = self.x.columns.index_select(0, middle.clamp(max=last).view(-1)).view_as(middle)
-                right = (found < edges) & (low < high)
-                low, high = torch.where(right, middle + 1, low), torch.where(right, high, middle)
-            cuts[1:-1, rows] = low
+            lengths = self._ends[rows] - self._starts[rows]
+            relieve(int(lengths.sum()) * self.x.columns.element_size())
+            before = self._starts[rows].expand(len(edges), -1) - 1  # the last column known to be before the edge
+            for bit in reversed(range(int(lengths.max()).bit_length())):
+                ahead = before + (1 << bit)
+                found = self.x.columns.index_select(0, ahead.clamp(max=last).view(-1)).view_as(ahead)
+                before.add_((found < edges) & (ahead < self._ends[rows]), alpha=1 << bit)
+            cuts[1:-1, rows] = before + 1
 
         if len(edges):
             step = max(1, _SEARCHED // len(edges))
@@ -114,10 +116,10 @@ class SparseColumns:
             stored = len(where)
             gene = self.x.columns.index_select(0, where).to(torch.int32).sub_(first)
             value = self.x.values.index_select(0, where)
-            group = torch.repeat_interleave(cells.group[part], lengths, output_size=stored)
+            group = repeat_each(cells.group[part], lengths, stored)
             total = cells.total
             if total is not None:
-                total = torch.repeat_interleave(total[part], lengths, output_size=stored)
+                total = repeat_each(total[part], lengths, stored)
             parts.append(_divided(Nonzeros(gene, value, group), total))
         return parts
 
@@ -188,8 +190,7 @@ def _runs(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     lengths = ends - starts
     total = int(lengths.sum())
     shift = starts - (lengths.cumsum(0) - lengths)
-    where = torch.repeat_interleave(shift, lengths, output_size=total)
-    return where.add_(torch.arange(total, device=starts.device)), lengths
+    return plus_(repeat_each(shift, lengths, total), torch.arange(total, device=starts.device)), lengths
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -201,8 +202,8 @@ def _divided(stored: Nonzeros, total: Tensor | None) -> Nonzeros:
     value = stored.value
     if total is not None:
         value = value.to(torch.float64) / total
-        kept = value != 0  # a quotient may be too small for float64
-        if not bool(kept.all()):
+        kept = compared(operator.ne, value, 0)  # a quotient may be too small for float64
+        if not all_true(kept):
             return Nonzeros(stored.gene[kept], value[kept], stored.group[kept])
     elif value.dtype in (torch.float16, torch.bfloat16):
         value = value.to(torch.float32)
