@@ -2,12 +2,14 @@
 
     python benchmarks/rank_sum.py --peers /path/to/other/environment/bin/python [--sizes small big] [--repeats 3]
 
-Each case runs in a process of its own on the same seeded cells: log-normalised counts of which a tenth is not zero, as
-a sparse and as a dense matrix, and continuous values of which 65 % are not zero. Wall time, CPU seconds (user and
-system, all threads) and peak memory above the input are the best of a few repeats after a warm-up on some of the cells,
-so that imports and just-in-time compilation are paid before. They cover all that lies between the matrix in memory and
-U, p, false discovery rates, means and log fold changes of all pairs. Largest differences of U and of p (relative) from
-ours are printed too. Peers need an environment of their own; a peer that is missing there, or that fails, is named.
+All sides run on the same seeded cells: log-normalised counts of which a tenth is not zero, as a sparse and as a dense
+matrix, and continuous values of which 65 % are not zero. They take turns, each in a process of its own every time, so
+that a machine whose speed drifts does so for all; a side that takes longer than 20 s has one turn. Wall time, CPU
+seconds (user and system, all threads) and peak memory above the input are the best of its turns, after a warm-up on
+some of the cells, so that imports and just-in-time compilation are paid before. They cover all that lies between the
+matrix in memory and U, p, false discovery rates, means and log fold changes of all pairs. Largest differences of U and
+of p (relative) from ours are printed too. Peers need an environment of their own; a peer that is missing there, or that
+fails, is named.
 """
 
 import argparse
@@ -26,7 +28,7 @@ SIZES = {"small": (3_000, 2_000, 50), "big": (16_000, 18_080, 150)}
 LAYOUTS = ("sparse", "dense", "continuous")
 PEERS = ("pdex", "illico", "hpdex")
 Arrays = dict[str, Any]
-_LONG_ENOUGH = 20.0  # seconds after which one measurement will do
+_LONG_ENOUGH = 20.0  # seconds after which one turn will do
 
 
 def main() -> int:
@@ -34,12 +36,12 @@ def main() -> int:
     parser.add_argument("--peers", default="", help="the Python of an environment with pdex, illico and hpdex")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="how many turns each side has")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.case:
-        print(json.dumps(measure(args.case[0], Path(args.case[1]), args.repeats, args.threads)))
+        print(json.dumps(measure(args.case[0], Path(args.case[1]), args.threads)))
         return 0
     print(f"{args.threads} threads, best of {args.repeats}, memory in MB above the input; ratios are theirs over ours")
     for size in args.sizes:
@@ -54,20 +56,38 @@ def compare(size: str, layout: str, folder: Path, args: argparse.Namespace) -> N
     cells, genes, perturbations = SIZES[size]
     write_cells(folder, layout, cells, genes, perturbations)
     print(f"\n{layout}, {cells:,} cells x {genes:,} genes, {perturbations} perturbations")
-    ours = _in_a_process(sys.executable, "prima-bench", folder, args)
+    found = take_turns(
+        {"prima-bench": sys.executable} | dict.fromkeys(PEERS if args.peers else (), args.peers), folder, args
+    )
+    ours = found.pop("prima-bench")
+    if "failed" in ours:
+        raise RuntimeError(f"prima-bench {ours['failed']}")
     _print_line("prima-bench", ours)
     mine = np.load(folder / "prima-bench.npz")
-    for peer in PEERS if args.peers else ():
-        theirs = _in_a_process(args.peers, peer, folder, args)
+    for peer, theirs in found.items():
         if "failed" in theirs:
             print(f"{peer:<14}{theirs['failed']}")
             continue
         _print_line(peer, theirs)
         ratios = "".join(f"{theirs[key] / max(ours[key], 1e-9):>9.1f}x" for key in ("wall", "cpu", "memory"))
-        found = np.load(folder / f"{peer}.npz")
-        same = np.maximum(mine["p"], found["p"])
-        gap = np.divide(np.abs(mine["p"] - found["p"]), same, out=np.zeros_like(same), where=same > 1e-290)
-        print(f"{'':<14}{ratios}   U differs by {np.abs(mine['u'] - found['u']).max():g}, p by {gap.max():.1e}")
+        table = np.load(folder / f"{peer}.npz")
+        same = np.maximum(mine["p"], table["p"])
+        gap = np.divide(np.abs(mine["p"] - table["p"]), same, out=np.zeros_like(same), where=same > 1e-290)
+        print(f"{'':<14}{ratios}   U differs by {np.abs(mine['u'] - table['u']).max():g}, p by {gap.max():.1e}")
+
+
+def take_turns(sides: dict[str, str], folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """The best of each side's turns, or how it failed."""
+    best: dict[str, Any] = {}
+    for turn in range(args.repeats):
+        for side, python in sides.items():
+            before = best.get(side)
+            if turn and ("failed" in before or before["wall"] > _LONG_ENOUGH):
+                continue
+            now = _in_a_process(python, side, folder, args)
+            both_ran = before and "failed" not in now
+            best[side] = {key: min(now[key], before[key]) for key in now} if both_ran else now
+    return best
 
 
 def write_cells(folder: Path, layout: str, cells: int, genes: int, perturbations: int) -> None:
@@ -100,26 +120,20 @@ def write_cells(folder: Path, layout: str, cells: int, genes: int, perturbations
     np.save(folder / "dense.npy", x)
 
 
-def measure(side: str, folder: Path, repeats: int, threads: int) -> dict[str, Any]:
-    """Run one case in this process."""
+def measure(side: str, folder: Path, threads: int) -> dict[str, Any]:
+    """Run one side in this process."""
     cells = {path.stem: np.load(path) for path in folder.glob("*.npy")}
     cells["genes"] = np.array(_genes(cells))
     run = {"prima-bench": prima_bench, "pdex": pdex, "illico": illico, "hpdex": hpdex}[side]
     run(first_cells(cells), threads)()
     again = run(cells, threads)
     _forget_peak()
-    before, wall, cpu, result = _peak_mb(), list[float](), list[float](), None
-    for _ in range(repeats):
-        del result  # so that two of them are never held at once
-        start, used = time.perf_counter(), time.process_time()
-        result = again()
-        wall.append(time.perf_counter() - start)
-        cpu.append(time.process_time() - used)
-        if wall[-1] > _LONG_ENOUGH:
-            break
+    before, start, used = _peak_mb(), time.perf_counter(), time.process_time()
+    result = again()
+    wall, cpu = time.perf_counter() - start, time.process_time() - used
     memory = _peak_mb() - before
     np.savez(folder / f"{side}.npz", **tidy(side, result, cells))
-    return {"wall": min(wall), "cpu": min(cpu), "memory": memory}
+    return {"wall": wall, "cpu": cpu, "memory": memory}
 
 
 def first_cells(cells: Arrays) -> Arrays:
@@ -223,7 +237,7 @@ def _genes(cells: Arrays) -> int:
 
 
 def _in_a_process(python: str, side: str, folder: Path, args: argparse.Namespace) -> Any:
-    command = [python, __file__, f"--repeats={args.repeats}", f"--threads={args.threads}", "--case", side, str(folder)]
+    command = [python, __file__, f"--threads={args.threads}", "--case", side, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return {"failed": f"ended with {done.returncode}: {done.stderr.strip()[-200:]}"}
