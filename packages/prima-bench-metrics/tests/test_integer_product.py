@@ -52,15 +52,31 @@ def test_products_are_those_of_whole_numbers_in_both_layouts(x: torch.Tensor, se
     assert torch.equal(sparse.squares, a.squares)
 
 
-@pytest.mark.parametrize("width", [1, 255, 40_000])
-def test_float64_gives_the_same_where_integers_are_not_fast(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+@pytest.fixture(params=["digits", "float64"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(integer_product, "_digits_are_faster", lambda: request.param == "digits")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("width", [1, 127, 128, 255, 40_000])
+@pytest.mark.parametrize("density", [0.02, 1.0])
+def test_every_way_gives_the_sums_of_python(way: str, width: int, density: float) -> None:
     rng = np.random.default_rng(width)
     x = torch.from_numpy(rng.choice([-1.0, 1.0, 0.7], size=(5, width)))  # the largest sums there can be
-    a = rounded(x)
-    found = row_products(a, a)
-    monkeypatch.setattr(integer_product, "_has_exact_int8", lambda: False)
-    assert torch.equal(row_products(a, a), found)
-    assert torch.equal(found.diagonal(), a.squares)
+    x *= torch.from_numpy(rng.random(x.shape) < density)
+    y = rows(width, 3, width, 0.5, 3.0)
+    a, b = rounded(x, sparse=density < 1), rounded(y, sparse=True)
+    p, q = multiples(a), multiples(b)
+    for left, right, expected in ((a, a, p @ p.T), (a, b, p @ q.T), (b, a, q @ p.T)):
+        assert np.array_equal(row_products(left, right).numpy().astype(object), expected)
+    assert torch.equal(row_products(a, a).diagonal(), a.squares)
+
+
+def test_sparse_products_say_nothing_about_torch(recwarn: pytest.WarningsRecorder) -> None:
+    integer_product._expect_sparse_warning.cache_clear()
+    x = rounded(rows(3, 9, 300, 0.1, 0.0), sparse=True)
+    assert all(part.layout == torch.sparse_csr for part in x.blocks)
+    assert not recwarn.list
 
 
 def test_distances_are_euclidean_and_exactly_zero_between_equal_rows() -> None:

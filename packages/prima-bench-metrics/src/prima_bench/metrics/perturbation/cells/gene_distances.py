@@ -16,7 +16,7 @@ from prima_bench.metrics.perturbation.rowwise import ROUNDING
 from prima_bench.metrics.threads import Workers, one_thread
 
 _PART_ELEMENTS = 1 << 22
-_PAGE_ELEMENTS = 1 << 26
+_PAGE_ELEMENTS = 1 << 25
 
 
 def distance_sums(

@@ -1,41 +1,47 @@
 """Exact products of rows that are rounded to whole numbers: the same bits on every machine, in any order and blocks.
 
-Values become whole numbers of at most 23 bits, cut into three digits of base 256. Products of digits add up exactly in
-32-bit integers, which a processor with instructions for them does an order of magnitude faster than it multiplies in
-float64; where there are none, float64 gives the same sums, since it too is exact for whole numbers below 2^53.
+Values become whole numbers of at most 23 bits. A processor with instructions for it multiplies them in three digits of
+base 256, which add up exactly in 32-bit integers. Where there are none, float64 gives the same sums 128 columns at a
+time, since it too is exact for whole numbers below 2^53; and then rows that hold few values are multiplied sparse.
 ``exact_product`` keeps all bits of float64, at ten times the cost.
 """
 
 import functools
-from dataclasses import dataclass
+import time
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from prima_bench.metrics.elements import repeat_each
+from prima_bench.metrics.elements import repeat_each, row_of_each
 from prima_bench.metrics.rows import SparseRows
 
 LARGEST = (1 << 23) - (1 << 16)
 """The largest whole number: what its digits, which are balanced around 0, can still hold."""
 
 DIGITS = 3
-_COLUMNS = 1 << 15  # as many products of digits, three times, stay below 2^31
+_DIGIT_COLUMNS = 1 << 15  # as many products of digits, three times, stay below 2^31
+_COLUMNS = 128  # as many products of whole numbers stay below 2^53
+_SPARSE = 1 / 4  # of the columns; with more values than that, dense products are faster
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RoundedRows:
     """Rows of a matrix, each rounded to whole multiples of a unit of its own: its largest value over ``LARGEST``.
 
+    What products need of them is made when it is first asked for, and kept.
+
     Attributes:
-        digits: Base-256 digits of the multiples, from -128 to 127, the coarsest first, int8 ``[n, w]`` each.
+        whole: The multiples, int32 ``[n, w]``, dense or canonical sparse.
         unit: The unit of each row, float64 ``[n]``; 0 for a row of zeros.
         squares: The sum of the squares of each row's multiples, int64 ``[n]``.
+        shape: Number of rows and of columns.
     """
 
-    digits: tuple[Tensor, ...]
-    unit: Tensor
-    squares: Tensor
+    def __init__(self, whole: Tensor | SparseRows, unit: Tensor, squares: Tensor) -> None:
+        self.whole, self.unit, self.squares = whole, unit, squares
+        self.shape = (whole.shape[0], whole.shape[1])
 
     @classmethod
     def of(cls, x: Tensor | SparseRows, largest: Tensor) -> Self:
@@ -45,38 +51,65 @@ class RoundedRows:
             x: Finite float64 ``[n, w]``.
             largest: The largest value of each row in size, float64 ``[n]``.
         """
-        per_unit = torch.where(largest > 0, LARGEST / largest, 0.0)
-        if isinstance(x, SparseRows):
-            squares, digits = _round_sparse(x, per_unit)
-        else:
+        per_unit, unit = torch.where(largest > 0, LARGEST / largest, 0.0), largest / LARGEST
+        if isinstance(x, Tensor):
             whole = (x * per_unit.unsqueeze(1)).round_().to(torch.int32)
-            squares, digits = whole.to(torch.int64).square_().sum(dim=1), _digits(whole)
-        return cls(digits, largest / LARGEST, squares)
+            return cls(whole, unit, whole.to(torch.int64).square_().sum(dim=1))
+        values = (x.values * repeat_each(per_unit, x.lengths)).round_().to(torch.int32)
+        running = torch.cat([x.lengths.new_zeros(1), values.to(torch.int64).square_().cumsum(0)])
+        ends = x.lengths.cumsum(0)
+        squares = running[ends] - running[ends - x.lengths]
+        return cls(SparseRows(values, x.columns, x.lengths, x.n_columns), unit, squares)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
-        return self.digits[0].shape[0], self.digits[0].shape[1]
+    @functools.cached_property
+    def digits(self) -> tuple[Tensor, ...]:
+        """Base-256 digits, from -128 to 127, the coarsest first, int8 ``[n, w]`` each."""
+        if isinstance(self.whole, Tensor):
+            return _digits(self.whole)
+        n, w = self.shape
+        place = repeat_each(torch.arange(n, device=self.unit.device) * w, self.whole.lengths).add_(self.whole.columns)
+        empty = torch.zeros(n * w, dtype=torch.int8, device=self.unit.device)
+        return tuple(empty.scatter(0, place, d).view(n, w) for d in _digits(self.whole.values))
 
+    @functools.cached_property
+    def by_column(self) -> Tensor:
+        """The multiples, float64 ``[w, n]``."""
+        if isinstance(self.whole, Tensor):
+            return self.whole.T.to(torch.float64, memory_format=torch.contiguous_format)
+        n, w = self.shape
+        place = self.whole.columns.to(torch.int64).mul_(n).add_(row_of_each(self.whole.lengths))
+        values = self.whole.values.to(torch.float64)
+        return torch.zeros(w * n, dtype=torch.float64, device=self.unit.device).scatter_(0, place, values).view(w, n)
 
-def _round_sparse(x: SparseRows, per_unit: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    n, w = x.shape
-    whole = (x.values * repeat_each(per_unit, x.lengths)).round_().to(torch.int32)
-    running = torch.cat([x.lengths.new_zeros(1), whole.to(torch.int64).square_().cumsum(0)])
-    ends = x.lengths.cumsum(0)
-    place = repeat_each(torch.arange(n, device=x.device) * w, x.lengths)
-    place += x.columns
-    digits = (
-        torch.zeros(n * w, dtype=torch.int8, device=x.device).scatter_(0, place, d).view(n, w) for d in _digits(whole)
-    )
-    return running[ends] - running[ends - x.lengths], tuple(digits)
+    @functools.cached_property
+    def blocks(self) -> Sequence[Tensor]:
+        """The multiples of ``_COLUMNS`` columns at a time, float64 ``[n, _COLUMNS]``, sparse if they are few."""
+        n, w = self.shape
+        x = self.whole
+        if isinstance(x, Tensor) or self.unit.device.type != "cpu" or len(x.values) > _SPARSE * n * w:
+            return [part.T for part in torch.split(self.by_column, _COLUMNS)]
+        number = x.columns.to(torch.int64).div_(_COLUMNS, rounding_mode="floor")
+        key, order = torch.sort(number.mul_(n).add_(row_of_each(x.lengths)), stable=True)
+        counts = torch.bincount(key, minlength=-(-w // _COLUMNS) * n).view(-1, n)
+        first = torch.zeros((len(counts), n + 1), dtype=torch.int32)
+        torch.cumsum(counts, dim=1, out=first[:, 1:])
+        columns = x.columns.index_select(0, order).remainder_(_COLUMNS)
+        values = x.values.index_select(0, order).to(torch.float64)
+        sizes = counts.sum(dim=1).tolist()
+        _expect_sparse_warning()
+        return [
+            torch.sparse_csr_tensor(starts, where, what, size=(n, min(_COLUMNS, w - left)), check_invariants=False)
+            for left, starts, where, what in zip(
+                range(0, w, _COLUMNS), first, torch.split(columns, sizes), torch.split(values, sizes), strict=True
+            )
+        ]
 
 
 def row_products(a: RoundedRows, b: RoundedRows) -> Tensor:
     """Scalar product of the multiples of every row of ``a`` with those of every row of ``b``, exact.
 
     Args:
-        a: ``[n, w]``, below 2^17 columns.
+        a: ``[n, w]``, below 2^17 columns. Where it is used several times, what is made of it is made once.
         b: ``[m, w]``.
 
     Returns:
@@ -87,17 +120,20 @@ def row_products(a: RoundedRows, b: RoundedRows) -> Tensor:
         >>> bool((row_products(x, x).diagonal() == x.squares).all())
         True
     """
-    return sum(
-        (_products_of(a, b, slice(start, start + _COLUMNS)) for start in range(0, a.shape[1], _COLUMNS)),
-        start=torch.zeros((a.shape[0], b.shape[0]), dtype=torch.int64, device=a.unit.device),
-    )
+    total = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.int64, device=a.unit.device)
+    if a.unit.device.type == "cpu" and _digits_are_faster():
+        for start in range(0, a.shape[1], _DIGIT_COLUMNS):
+            columns = slice(start, start + _DIGIT_COLUMNS)
+            total += _digit_products([d[:, columns] for d in a.digits], [d[:, columns] for d in b.digits])
+    else:
+        # With itself once, the order of columns costs more than it saves.
+        left = [part.T for part in torch.split(a.by_column, _COLUMNS)] if a is b else a.blocks
+        for part, other in zip(left, torch.split(b.by_column, _COLUMNS), strict=True):
+            total += (part @ other).to(torch.int64)
+    return total
 
 
-def _products_of(a: RoundedRows, b: RoundedRows, columns: slice) -> Tensor:
-    left = [d[:, columns] for d in a.digits]
-    right = [d[:, columns] for d in b.digits]
-    if a.unit.device.type != "cpu" or not _has_exact_int8():
-        return _float_products(left, right)
+def _digit_products(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
     total: Tensor | None = None
     for order in range(2 * DIGITS - 1):
         pairs = [(i, order - i) for i in range(DIGITS) if 0 <= order - i < DIGITS]
@@ -105,21 +141,6 @@ def _products_of(a: RoundedRows, b: RoundedRows, columns: slice) -> Tensor:
         total = same.to(torch.int64) if total is None else total.mul_(256).add_(same)
     if total is None:
         raise AssertionError("there are digits")
-    return total
-
-
-def _float_products(left: list[Tensor], right: list[Tensor]) -> Tensor:
-    # 23 bits times 16, times 2^15 columns: nothing is rounded.
-    whole = _number(left)
-    high = (whole @ _number(right[:2]).T).to(torch.int64)
-    low = (whole @ _number(right[2:]).T).to(torch.int64)
-    return high.mul_(256).add_(low)
-
-
-def _number(digits: list[Tensor]) -> Tensor:
-    total = digits[0].to(torch.float64)
-    for digit in digits[1:]:
-        total = total.mul_(256.0).add_(digit)
     return total
 
 
@@ -133,14 +154,32 @@ def _digits(whole: Tensor) -> tuple[Tensor, ...]:
 
 
 @functools.cache
-def _has_exact_int8() -> bool:
-    """Whether 8-bit products are fast here, and exact: some processors lose what leaves 16 bits on the way."""
+def _digits_are_faster() -> bool:
+    """Whether products of digits are exact here, and faster; only time depends on the answer, no bit of a result."""
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
         return False
     edge = torch.tensor([-128, 127, 127, -128, -128, 127, 0, 1], dtype=torch.int8).repeat(256)
     rows = torch.stack([edge.roll(i) for i in range(48)])
+    whole = rows.to(torch.float64)
     try:
-        found = torch._int_mm(rows, rows.T)
+        # Some processors lose what leaves 16 bits on the way, and some have no instructions for it.
+        exact = torch.equal(torch._int_mm(rows, rows.T).to(torch.float64), whole @ whole.T)
     except (AttributeError, RuntimeError):
         return False
-    return torch.equal(found.to(torch.float64), rows.to(torch.float64) @ rows.to(torch.float64).T)
+    return exact and DIGITS**2 * _seconds(lambda: torch._int_mm(rows, rows.T)) < _seconds(lambda: whole @ whole.T)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    spent = []
+    for _ in range(5):
+        start = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - start)
+    return min(spent)
+
+
+@functools.cache
+def _expect_sparse_warning() -> None:
+    """Have torch say now that it may still change how sparse tensors are made, which it says once, and drop it."""
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        torch.zeros(1, 1).to_sparse_csr()
