@@ -190,7 +190,7 @@ def bare(kept: bool) -> Callable[[Path, str, Path], Callable[[], object]]:
         address, size = urllib.parse.urlsplit(url), source.stat().st_size
 
         def work(parts: "queue.SimpleQueue[int | None]", file: int) -> None:
-            memory, written = memoryview(mmap.mmap(-1, PART)), 0
+            memory = memoryview(mmap.mmap(-1, PART))
             with socket.create_connection((str(address.hostname), int(address.port or 0))) as connection:
                 while (index := parts.get()) is not None:
                     into = memory[: min(PART, size - index * PART)]
@@ -200,9 +200,7 @@ def bare(kept: bool) -> Callable[[Path, str, Path], Callable[[], object]]:
                     assert digest == digests[index]
                     for start in range(0, len(into), WRITTEN):
                         os.pwrite(file, into[start : start + WRITTEN], index * PART + start)
-                    written += len(into)
-                    if written >= SYNC_EVERY:
-                        written = 0
+                    if (index + 1) % (SYNC_EVERY // PART) == 0:
                         os.fdatasync(file)
 
         def fetch() -> None:
@@ -210,6 +208,7 @@ def bare(kept: bool) -> Callable[[Path, str, Path], Callable[[], object]]:
             for index in [*range(len(digests)), *[None] * THREADS]:
                 parts.put(index)
             with (target / "object").open("wb") as stream, ThreadPoolExecutor(THREADS) as threads:
+                stream.truncate(size)  # a file that grows under several threads syncs slowly
                 for done in [threads.submit(work, parts, stream.fileno()) for _ in range(THREADS)]:
                     done.result()
                 if kept:
