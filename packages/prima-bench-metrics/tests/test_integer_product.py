@@ -72,6 +72,16 @@ def test_every_way_gives_the_sums_of_python(way: str, width: int, density: float
     assert torch.equal(row_products(a, a).diagonal(), a.squares)
 
 
+@pytest.mark.parametrize(("every", "values", "expected"), [(2, 128, 1024), (2, 129, 256), (1, 129, 128)])
+def test_no_block_of_sparse_rows_holds_more_products_than_are_exact(every: int, values: int, expected: int) -> None:
+    x = torch.zeros(2, 9_000, dtype=torch.float64)
+    x[0, 64 : 64 + every * values : every] = torch.tensor([1.0, -1.0]).repeat(values)[:values]
+    a, b = rounded(x, sparse=True), rounded(x.flip(0))
+    assert a.blocks[0].shape == (2, expected)
+    assert all(int(block.crow_indices().diff().max()) <= 128 for block in a.blocks)
+    assert np.array_equal(row_products(a, b).numpy().astype(object), multiples(a) @ multiples(b).T)
+
+
 def test_sparse_products_say_nothing_about_torch(recwarn: pytest.WarningsRecorder) -> None:
     integer_product._expect_sparse_warning.cache_clear()
     x = rounded(rows(3, 9, 300, 0.1, 0.0), sparse=True)

@@ -1,8 +1,8 @@
 """Exact products of rows that are rounded to whole numbers: the same bits on every machine, in any order and blocks.
 
 Values become whole numbers of at most 23 bits. A processor with instructions for it multiplies them in three digits of
-base 256, which add up exactly in 32-bit integers. Where there are none, float64 gives the same sums 128 columns at a
-time, since it too is exact for whole numbers below 2^53; and then rows that hold few values are multiplied sparse.
+base 256, which add up exactly in 32-bit integers. Where there are none, float64 gives the same sums of 128 products at
+a time, since it too is exact for whole numbers below 2^53; and then rows that hold few values are multiplied sparse.
 ``exact_product`` keeps all bits of float64, at ten times the cost.
 """
 
@@ -23,7 +23,8 @@ LARGEST = (1 << 23) - (1 << 16)
 
 DIGITS = 3
 _DIGIT_COLUMNS = 1 << 15  # as many products of digits, three times, stay below 2^31
-_COLUMNS = 128  # as many products of whole numbers stay below 2^53
+_EXACT = 128  # as many products of whole numbers stay below 2^53
+_WIDEST = 1024
 _SPARSE = 1 / 4  # of the columns; with more values than that, dense products are faster
 
 
@@ -83,26 +84,39 @@ class RoundedRows:
 
     @functools.cached_property
     def blocks(self) -> Sequence[Tensor]:
-        """The multiples of ``_COLUMNS`` columns at a time, float64 ``[n, _COLUMNS]``, sparse if they are few."""
+        """The multiples of some columns at a time, float64 ``[n, columns]``, sparse if they are few.
+
+        All blocks but the last have the same number of columns, and no row of any holds more than ``_EXACT`` values.
+        """
         n, w = self.shape
         x = self.whole
         if isinstance(x, Tensor) or self.unit.device.type != "cpu" or len(x.values) > _SPARSE * n * w:
-            return [part.T for part in torch.split(self.by_column, _COLUMNS)]
-        number = x.columns.to(torch.int64).div_(_COLUMNS, rounding_mode="floor")
-        key, order = torch.sort(number.mul_(n).add_(row_of_each(x.lengths)), stable=True)
-        counts = torch.bincount(key, minlength=-(-w // _COLUMNS) * n).view(-1, n)
+            return self.dense_blocks
+        row, width = row_of_each(x.lengths), _WIDEST
+        while True:
+            key = x.columns.to(torch.int64).div_(width, rounding_mode="floor").mul_(n).add_(row)
+            counts = torch.bincount(key, minlength=-(-w // width) * n).view(-1, n)
+            if width == _EXACT or int(counts.max()) <= _EXACT:
+                break
+            width //= 2
+        order = torch.sort(key, stable=True).indices
         first = torch.zeros((len(counts), n + 1), dtype=torch.int32)
         torch.cumsum(counts, dim=1, out=first[:, 1:])
-        columns = x.columns.index_select(0, order).remainder_(_COLUMNS)
+        columns = x.columns.index_select(0, order).remainder_(width)
         values = x.values.index_select(0, order).to(torch.float64)
         sizes = counts.sum(dim=1).tolist()
         _expect_sparse_warning()
         return [
-            torch.sparse_csr_tensor(starts, where, what, size=(n, min(_COLUMNS, w - left)), check_invariants=False)
+            torch.sparse_csr_tensor(starts, where, what, size=(n, min(width, w - left)), check_invariants=False)
             for left, starts, where, what in zip(
-                range(0, w, _COLUMNS), first, torch.split(columns, sizes), torch.split(values, sizes), strict=True
+                range(0, w, width), first, torch.split(columns, sizes), torch.split(values, sizes), strict=True
             )
         ]
+
+    @property
+    def dense_blocks(self) -> Sequence[Tensor]:
+        """The multiples of ``_EXACT`` columns at a time, float64 ``[n, columns]``."""
+        return [part.T for part in torch.split(self.by_column, _EXACT)]
 
 
 def row_products(a: RoundedRows, b: RoundedRows) -> Tensor:
@@ -127,8 +141,8 @@ def row_products(a: RoundedRows, b: RoundedRows) -> Tensor:
             total += _digit_products([d[:, columns] for d in a.digits], [d[:, columns] for d in b.digits])
     else:
         # With itself once, the order of columns costs more than it saves.
-        left = [part.T for part in torch.split(a.by_column, _COLUMNS)] if a is b else a.blocks
-        for part, other in zip(left, torch.split(b.by_column, _COLUMNS), strict=True):
+        left = a.dense_blocks if a is b else a.blocks
+        for part, other in zip(left, torch.split(b.by_column, left[0].shape[1] if left else 1), strict=True):
             total += (part @ other).to(torch.int64)
     return total
 
