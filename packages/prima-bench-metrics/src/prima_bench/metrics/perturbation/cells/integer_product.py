@@ -142,8 +142,9 @@ def row_products(a: RoundedRows, b: RoundedRows) -> Tensor:
     else:
         # With itself once, the order of columns costs more than it saves.
         left = a.dense_blocks if a is b else a.blocks
+        product = torch.zeros(total.shape, dtype=torch.float64, device=total.device)
         for part, other in zip(left, torch.split(b.by_column, left[0].shape[1] if left else 1), strict=True):
-            total += (part @ other).to(torch.int64)
+            total += torch.addmm(product, part, other, beta=0, out=product).to(torch.int64)
     return total
 
 
