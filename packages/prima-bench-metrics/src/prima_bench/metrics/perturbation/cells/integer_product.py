@@ -23,8 +23,8 @@ LARGEST = (1 << 23) - (1 << 16)
 
 DIGITS = 3
 _DIGIT_COLUMNS = 1 << 15  # as many products of digits, three times, stay below 2^31
-_EXACT = 128  # as many products of whole numbers stay below 2^53
-_WIDEST = 1024
+_EXACT = 128  # as many products of the largest whole numbers stay below 2^53
+_WIDEST = 512  # with more columns, what the products are taken of no longer fits into the processor's cache
 _SPARSE = 1 / 4  # of the columns; with more values than that, dense products are faster
 
 
@@ -86,19 +86,20 @@ class RoundedRows:
     def blocks(self) -> Sequence[Tensor]:
         """The multiples of some columns at a time, float64 ``[n, columns]``, sparse if they are few.
 
-        All blocks but the last have the same number of columns, and no row of any holds more than ``_EXACT`` values.
+        All blocks but the last have the same number of columns. No row of any is more than ``_EXACT`` of the largest.
         """
         n, w = self.shape
         x = self.whole
         if isinstance(x, Tensor) or self.unit.device.type != "cpu" or len(x.values) > _SPARSE * n * w:
             return self.dense_blocks
-        row, width = row_of_each(x.lengths), _WIDEST
+        row, size, width = row_of_each(x.lengths), x.values.abs().to(torch.float64), _WIDEST
         while True:
             key = x.columns.to(torch.int64).div_(width, rounding_mode="floor").mul_(n).add_(row)
-            counts = torch.bincount(key, minlength=-(-w // width) * n).view(-1, n)
-            if width == _EXACT or int(counts.max()) <= _EXACT:
+            held = torch.bincount(key, weights=size)
+            if width == _EXACT or not len(held) or float(held.max()) <= _EXACT * LARGEST:
                 break
             width //= 2
+        counts = torch.bincount(key, minlength=-(-w // width) * n).view(-1, n)
         order = torch.sort(key, stable=True).indices
         first = torch.zeros((len(counts), n + 1), dtype=torch.int32)
         torch.cumsum(counts, dim=1, out=first[:, 1:])
