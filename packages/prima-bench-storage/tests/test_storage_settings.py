@@ -110,6 +110,28 @@ def test_any_secret_survives_a_dotenv(secret: str) -> None:
     assert _parse(path, 0, 0) == {SECRET: secret, KEY_ID: secret}
 
 
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs folders that a user may not search")
+def test_a_folder_that_may_not_be_searched_holds_no_settings(project: Path) -> None:
+    (project / ".env").write_text("A=root")
+    locked = project / "packages"
+    with contextlib.ExitStack() as undo:
+
+        def allow(folder: Path, mode: int) -> None:
+            undo.callback(folder.chmod, folder.stat().st_mode)
+            folder.chmod(mode)
+
+        allow(locked, 0)
+        if os.geteuid() == 0:  # the superuser may search any folder
+            for folder in (project, *project.parents):
+                if not folder.stat().st_mode & 0o1:
+                    allow(folder, 0o755)
+            undo.callback(os.seteuid, 0)
+            os.seteuid(65534)
+        with pytest.raises(PermissionError):
+            (locked / "one" / ".env").stat()
+        assert setting("A") == "root"
+
+
 def test_a_deleted_working_directory(project: Path, monkeypatch) -> None:
     folder = project / "gone"
     folder.mkdir()

@@ -8,6 +8,8 @@ belongs to no project.
 import functools
 import io
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from prima_bench.storage.errors import SettingsError
@@ -54,7 +56,7 @@ def find_dotenv(start: Path | None = None) -> Path | None:
     """
     for folder in _project_folders(start or _working_directory()):
         path = folder / ".env"
-        if path.is_file():
+        if _lies_there(path, stat.S_ISREG):
             return path
     return None
 
@@ -70,24 +72,31 @@ def _project_folders(start: Path | None) -> list[Path]:
         folders.append(folder)
     for marker in (".git", "pyproject.toml"):
         for depth, folder in enumerate(folders, start=1):
-            if (folder / marker).exists():
+            if _lies_there(folder / marker):
                 return folders[:depth]
     return folders[:1]
+
+
+def _lies_there(path: Path, is_kind: Callable[[int], bool] = lambda mode: True) -> bool:
+    try:
+        return is_kind(path.stat().st_mode)
+    except OSError:
+        return False  # a folder that may not be searched, such as another user's above a project, holds nothing for us
 
 
 def _working_directory() -> Path | None:
     try:
         return Path.cwd()
-    except FileNotFoundError:
+    except OSError:  # deleted, or out of reach
         return None
 
 
 def _dotenv(path: Path) -> dict[str, str | None]:
     try:
-        stat = path.stat()
-        if stat.st_size > _MAX_DOTENV_BYTES:
-            raise SettingsError(f"{path} has {stat.st_size} bytes, too many for a .env file")
-        return _parse(path, stat.st_mtime_ns, stat.st_size)
+        found = path.stat()
+        if found.st_size > _MAX_DOTENV_BYTES:
+            raise SettingsError(f"{path} has {found.st_size} bytes, too many for a .env file")
+        return _parse(path, found.st_mtime_ns, found.st_size)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
 
