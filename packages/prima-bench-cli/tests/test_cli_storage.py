@@ -219,6 +219,17 @@ def test_cache_verify_ends_with_six_where_a_file_is_damaged(cli: Cli, filled: Ca
     assert not blob.exists()
 
 
+def test_cache_verify_says_what_it_could_not_move_aside(cli: Cli, filled: Cache) -> None:
+    (blob,) = (path for path in filled.layout.blobs.rglob("*") if path.is_file())
+    blob.chmod(0o644)
+    blob.write_bytes(b"damaged")
+    filled.layout.quarantine.touch()  # no folder can be made there, as in a cache that is only read
+    answer = cli("cache", "verify")
+    assert answer.code == 6
+    assert blob.exists()
+    assert "1 file could not be moved aside" in " ".join(answer.err.split())
+
+
 def test_cache_clean(cli: Cli, filled: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 

@@ -66,7 +66,7 @@ def info(as_json: Json = False) -> None:
 def verify(as_json: Json = False) -> None:
     """Read every file of the cache and compare it with its digest; ends with 6 when one is damaged.
 
-    Damaged files are moved aside, so that they are fetched again when they are next needed.
+    Damaged files are moved aside, where that may be done, so that they are fetched again when they are next needed.
 
     \b
     Example:
@@ -81,10 +81,11 @@ def verify(as_json: Json = False) -> None:
     else:
         write("\n".join([f"{counted(len(blobs) - len(bad), 'file')} verified", *(f"damaged: {p}" for p in bad)]))
     if bad:
-        raise IncomparableError(
-            f"{len(bad)} of {counted(len(blobs), 'file')} damaged",
-            hint="They are fetched again when they are next needed. If it happens again, check the disk.",
-        )
+        left = [path for path in bad if path.exists()]
+        hint = "They are fetched again when they are next needed. If it happens again, check the disk."
+        if left:
+            hint = f"{counted(len(left), 'file')} could not be moved aside: whoever may write there must delete them."
+        raise IncomparableError(f"{len(bad)} of {counted(len(blobs), 'file')} damaged", hint=hint)
 
 
 @app.command(cls=Command)
