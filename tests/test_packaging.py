@@ -120,8 +120,10 @@ def test_what_every_distribution_says_alike(name: str) -> None:
     workspace = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project(name)["name"] == name
     assert project(name)["requires-python"] == workspace["requires-python"]
-    assert project(name)["license"] == "Apache-2.0"
-    assert project(name)["license-files"] == ["LICENSE"]
+    data = "src/prima_bench/tasks/data/README.md"  # says what the data are and whose, where a distribution has some
+    carries_data = (folder / data).exists()
+    assert project(name)["license"] == "Apache-2.0" + " AND CC-BY-4.0" * carries_data
+    assert project(name)["license-files"] == ["LICENSE", *[data] * carries_data]
     assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
     assert (folder / project(name)["readme"]).read_text(encoding="utf-8").startswith(f"# {name}\n")
     assert name in workspace["dependencies"]
