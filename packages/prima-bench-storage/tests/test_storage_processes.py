@@ -141,7 +141,7 @@ mount -o remount,size=80m "$PRIMA_BENCH_CACHE_DIR" && "$0" -c "$FETCH" "$@" && e
 
 @BOTH
 @pytest.mark.parametrize("told_before", [True, False])
-def test_a_full_disk(faulty, content, isolated: Path, by_part: bool, told_before: bool) -> None:
+def test_a_full_disk(faulty, content, lacking, isolated: Path, by_part: bool, told_before: bool) -> None:
     data = Random(6).randbytes(3 * PART_SIZE)  # noqa: S311 - seeded data
     faulty.objects["/bucket/key"] = data
     wanted = content(data, by_part=by_part)
@@ -158,7 +158,7 @@ def test_a_full_disk(faulty, content, isolated: Path, by_part: bool, told_before
         check=False,
     )
     if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("this system lets nobody mount a small file system")
+        lacking("this system lets nobody mount a small file system")
     err = Path(f"{isolated}.err").read_text()
     assert done.returncode == 1, done
     assert "CacheError" in err
@@ -205,7 +205,7 @@ def read_only(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_a_read_only_cache(faulty, content, isolated: Path) -> None:
+def test_a_read_only_cache(faulty, content, lacking, isolated: Path) -> None:
     data, other = b"in the cache", b"not in the cache"
     faulty.objects["/bucket/key"] = data
     wanted = content(data)
@@ -216,7 +216,7 @@ def test_a_read_only_cache(faulty, content, isolated: Path) -> None:
         command = [*read_only(isolated)["args"], "-c", FETCH, *arguments(each)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 77 or "unshare" in done.stderr:
-            pytest.skip("this system lets nobody mount a folder read-only")
+            lacking("this system lets nobody mount a folder read-only")
         assert done.returncode == code, done.stderr
         if code:
             assert "CacheError" in done.stderr
