@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import BinaryIO
 
 import pytest
 
-from prima_bench.storage import Cache, Credentials, IntegrityError, OfflineError
+from prima_bench.storage import Cache, Credentials, IntegrityError, OfflineError, verify
 from prima_bench.storage import client as clients
-from prima_bench.storage.cache import upkeep
+from prima_bench.storage.cache import layout, upkeep
 from prima_bench.storage.cache.layout import STAMP
 from prima_bench.storage.cache.partial import PlainFile, VerifiedParts
 from prima_bench.storage.content import Content
@@ -110,7 +111,7 @@ def test_a_kill_before_the_name_leaves_a_file_that_can_be_written(tmp_path: Path
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     # Only the superuser may write to what is read-only.
-    assert stat.S_IMODE(cache.layout.part_file(wanted).stat().st_mode) == 0o600
+    assert stat.S_IMODE(cache.layout.part_file(wanted).stat().st_mode) == 0o644
 
 
 def test_a_blob_that_was_not_yet_stamped_is_verified_and_made_read_only(tmp_path: Path, content: Pin) -> None:
@@ -227,3 +228,52 @@ def test_a_lock_is_removed_once(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.undo()
     assert path.exists()
     taken[0].__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("how", ["written to", "replaced"])
+@pytest.mark.parametrize("by", ["use", "upkeep"])
+def test_what_changes_while_it_is_read_is_not_taken_for_right(
+    tmp_path: Path, content: Pin, monkeypatch, by: str, how: str
+) -> None:
+    cache = Cache(tmp_path)
+    wanted = content(DATA)
+    with VerifiedParts(cache.layout, wanted, uri=URI) as file:
+        fill(file, wanted)
+        path = file.publish()
+    assert path is not None
+    path.chmod(0o644)
+    os.utime(path)
+    honest = verify.measure_stream
+
+    def measured(stream: BinaryIO, part_size: int = 300) -> Content:
+        found = honest(stream, part_size)
+        monkeypatch.undo()
+        # All of it has been read; now other bytes get there.
+        target = path if how == "written to" else path.with_name("new")
+        with target.open("wb") as other:
+            other.write(bytes(len(DATA)))
+        target.replace(path)
+        return found
+
+    monkeypatch.setattr(verify, "measure_stream", measured)
+    if by == "use":
+        cache.find(wanted)
+    else:
+        upkeep.damaged(cache)
+    assert cache.find(wanted) is None
+
+
+def test_a_kill_before_the_stamp_leaves_a_blob_that_others_can_read(tmp_path: Path, content: Pin, monkeypatch) -> None:
+    cache = Cache(tmp_path)
+    wanted = content(DATA, part_size=300)
+    monkeypatch.setattr(layout, "stamp", lambda file: (_ for _ in ()).throw(KeyboardInterrupt))
+
+    def interrupted() -> None:
+        with VerifiedParts(cache.layout, wanted, uri=URI) as file:
+            fill(file, wanted)
+            file.publish()
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    # Whoever owns it may never come back to it; the others verify it at every use.
+    assert cache.path(wanted.name).stat().st_mode & 0o044 == 0o044

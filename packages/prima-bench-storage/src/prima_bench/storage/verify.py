@@ -27,10 +27,15 @@ def measure(path: Path, part_size: int = PART_SIZE) -> Content:
         OSError: If the file cannot be read.
     """
     with path.open("rb") as stream:
-        return _measure(stream, part_size)
+        return measure_stream(stream, part_size)
 
 
-def _measure(stream: BinaryIO, part_size: int) -> Content:
+def measure_stream(stream: BinaryIO, part_size: int = PART_SIZE) -> Content:
+    """The pin of what an open file holds, from where it stands to its end.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
     whole, size = hashlib.sha256(), 0
     digests: list[str] = []
     while not digests or size == len(digests) * part_size:
@@ -46,13 +51,8 @@ def _measure(stream: BinaryIO, part_size: int) -> Content:
     return Content(whole.hexdigest(), size, tuple(digests), part_size)
 
 
-def matches(path: Path, content: Content) -> bool:
-    """Whether a file holds exactly the pinned bytes.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
-    found = measure(path, content.part_size)
+def matches(found: Content, content: Content) -> bool:
+    """Whether what was measured, with parts of the same size, is exactly the pinned bytes."""
     return found.size == content.size and (
         found.digests == content.digests if content.by_part else found.sha256 == content.sha256
     )

@@ -18,10 +18,11 @@ what else may get to a blob's place is read whole before it is used.
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from prima_bench.storage.content import Content
+from prima_bench.storage import verify
+from prima_bench.storage.content import PART_SIZE, Content
 from prima_bench.storage.errors import CacheError
 
 DIRECTORY = "PRIMA_BENCH_CACHE_DIR"
@@ -29,6 +30,7 @@ HINT = f"Free some space, or point {DIRECTORY} at a folder that can be written."
 STAMP = 946_684_800
 """The modification time of an untouched blob: the first second of the year 2000."""
 
+_BY_HANDLE = os.utime in os.supports_fd and os.chmod in os.supports_fd
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Downloads of prima-bench; safe to delete.\n"
 
 
@@ -88,6 +90,32 @@ def stamp(file: Path | int) -> None:
         os.utime(file, (os.stat(file).st_atime, STAMP))  # noqa: PTH116
 
 
+def verified(path: Path, is_right: Callable[[Content], bool], part_size: int = PART_SIZE) -> bool:
+    """Whether a blob holds what it must; it is read whole, and then marked.
+
+    All by one handle: a file that comes to its place meanwhile is not marked, and neither is one that is written to.
+
+    Args:
+        path: The blob.
+        is_right: Judges what was read.
+        part_size: Bytes in a part.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    with path.open("rb") as stream:
+        before = os.fstat(stream.fileno())
+        if not is_right(verify.measure_stream(stream, part_size)):
+            return False
+        after = os.fstat(stream.fileno())
+        if not is_stamped(after):  # by another who has verified it
+            if after.st_mtime_ns != before.st_mtime_ns:
+                return False
+            stamp(stream.fileno() if _BY_HANDLE else path)
+    found = regular_file(path)
+    return found is not None and os.path.samestat(found, before)
+
+
 def regular_file(path: Path) -> os.stat_result | None:
     """The status of a regular file; None when there is none. Symbolic links are not followed.
 
@@ -118,6 +146,10 @@ def publish(handle: int, temporary: Path, path: Path) -> bool:
     ours = os.fstat(handle)
     try:
         if os.path.samestat(ours, temporary.lstat()):
+            if _BY_HANDLE:
+                # A process that is killed before it marks the file must not leave one that other users cannot read.
+                with contextlib.suppress(OSError):
+                    os.fchmod(handle, 0o644)
             temporary.replace(path)
     except FileNotFoundError:
         pass  # another process was quicker: it renamed the file that both were filling
@@ -130,7 +162,7 @@ def publish(handle: int, temporary: Path, path: Path) -> bool:
     if os.path.samestat(ours, found):
         # By its handle: whatever is renamed in this moment, only the file that was verified is marked. And not before
         # it has its name: a process that is killed in between must not leave a file that cannot be continued.
-        stamp(handle if os.utime in os.supports_fd and os.chmod in os.supports_fd else path)
+        stamp(handle if _BY_HANDLE else path)
     elif not is_stamped(found):
         return False
     sync_folder(path.parent)

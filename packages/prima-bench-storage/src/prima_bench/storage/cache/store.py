@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import secrets
+from functools import partial
 from pathlib import Path
 
 from prima_bench.storage.cache.layout import (
@@ -17,7 +18,7 @@ from prima_bench.storage.cache.layout import (
     cache_errors,
     is_stamped,
     regular_file,
-    stamp,
+    verified,
 )
 from prima_bench.storage.content import Content
 from prima_bench.storage.errors import CacheError
@@ -76,8 +77,9 @@ class Cache:
                     continue
                 if status.st_size == content.size and is_stamped(status):
                     return path
-                if status.st_size == content.size and matches(path, content):
-                    stamp(path)
+                if status.st_size == content.size and verified(
+                    path, partial(matches, content=content), content.part_size
+                ):
                     return path
                 if path.name == content.sha256 and status.st_size != content.size and sha256_of(path) == path.name:
                     continue  # the file is right, the size in the pin is not

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from prima_bench.storage.cache.layout import cache_errors, is_stamped, regular_file, stamp
+from prima_bench.storage.cache.layout import cache_errors, regular_file, verified
 from prima_bench.storage.cache.lock import unless_held
 from prima_bench.storage.cache.store import Cache
 from prima_bench.storage.errors import CacheError
-from prima_bench.storage.verify import measure, names_of
+from prima_bench.storage.verify import names_of
 
 GRACE = 3600.0
 """Seconds for which a file may still be somebody's work."""
@@ -92,14 +92,12 @@ def damaged(cache: Cache, step: Callable[[str], None] = lambda text: None) -> li
         status = regular_file(entry.path)
         with cache_errors(str(entry.path)):
             try:
-                right = entry.path.name in names_of(measure(entry.path))
+                right = verified(entry.path, lambda found, name=entry.path.name: name in names_of(found))
             except FileNotFoundError:
                 continue  # deleted or put aside by another process
         if status is None:
             continue
         if right:
-            if not is_stamped(status):
-                stamp(entry.path)
             continue
         bad.append(entry.path)
         if cache.quarantine(entry.path, status) is None:
