@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader
 from botocore.session import Session
 
+from prima_bench.storage.answers import bound
 from prima_bench.storage.credentials import REGION, Credentials
 from prima_bench.storage.errors import SettingsError
 from prima_bench.storage.settings import setting
@@ -146,7 +147,7 @@ def _new_client(endpoint: str | None, credentials: Credentials) -> Any:
     if region == "auto" and endpoint is None:
         region = "us-east-1"
     try:
-        return _session().client(
+        client = _session().client(
             "s3",
             region_name=region,
             endpoint_url=endpoint,
@@ -156,6 +157,8 @@ def _new_client(endpoint: str | None, credentials: Credentials) -> Any:
         )
     except (BotoCoreError, ValueError):
         return None  # its frames hold the secret, so the error stays here
+    bound(client)
+    return client
 
 
 def _is_loopback(endpoint: str | None) -> bool:

@@ -15,13 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
 from prima_bench.storage.content import Part
 from prima_bench.storage.errors import IntegrityError, StorageError, TransferError
 from prima_bench.storage.transfer import retry
-from prima_bench.storage.transfer.refusals import broken_off, nonsense, refused
+from prima_bench.storage.transfer.refusals import asked, nonsense
 from prima_bench.storage.transfer.retry import CancelledError, Failure
 from prima_bench.storage.uri import ObjectUri
 from prima_bench.storage.verify import check_size
@@ -94,21 +93,19 @@ def read_range(source: Source, part: Part, into: memoryview, etag: str | None) -
     etag = ""
     digest = None if part.sha256 is None else hashlib.sha256()
     try:
-        response = source.client.get_object(**wanted)
+        response = asked(source.address, lambda: source.client.get_object(**wanted))
+        if isinstance(response, Failure):
+            return response
         etag = str(response.get("ETag") or "")
         with contextlib.closing(response["Body"]) as body:
             _check_announced(response, source, part)
             failure = _fill(body._raw_stream, into, source, arrived, digest)
-    except ClientError as error:
-        failure = refused(source.address, error)
-    except BotoCoreError as error:
-        failure = broken_off(source.address, error)
     except (HTTPError, OSError) as error:
         reason = f"{source.address}: {type(error).__name__} after {got} of {part.length} bytes"
         failure = Failure(TransferError(reason, hint=_NETWORK), None)
     except StorageError as error:
         failure = Failure(error.with_traceback(None))
-    except ValueError:
+    except ValueError:  # a chunk of a length that is none
         failure = nonsense(source.address)
     if failure is not None:
         source.arrived(-got)
@@ -121,7 +118,7 @@ def _check_announced(response: dict[str, Any], source: Source, part: Part) -> No
     encoding = response.get("ContentEncoding") or "identity"
     if encoding != "identity":
         raise IntegrityError(
-            f"{address}: is served with Content-Encoding {encoding!r}, so its bytes are not the stored ones",
+            f"{address}: is served with Content-Encoding {encoding[:80]!r}, so its bytes are not the stored ones",
             hint="Whoever publishes it must upload it without a Content-Encoding.",
         )
     length = response.get("ContentLength")

@@ -3,7 +3,12 @@
 botocore's errors are looked at and dropped, never chained: its frames hold the secret.
 """
 
+import re
+from collections.abc import Callable
+from typing import Any
+
 from botocore.exceptions import BotoCoreError, ClientError, ProxyConnectionError, SSLError
+from urllib3.exceptions import HTTPError
 
 from prima_bench.storage.client import ENDPOINT_VARIABLES
 from prima_bench.storage.credentials import KEY_ID, REGION, SECRET
@@ -17,11 +22,33 @@ _REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "Illeg
 _BUSY = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "TooManyRequests"})
 
 
+_CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
+
+
+def asked(address: ObjectUri, request: Callable[[], Any]) -> Any:
+    """The outcome of one request of the client, or the :class:`Failure` that it came to.
+
+    Args:
+        address: What it is about.
+        request: Makes it.
+    """
+    try:
+        return request()
+    except ClientError as error:
+        return refused(address, error)
+    except (BotoCoreError, HTTPError, OSError) as error:
+        return broken_off(address, error)
+    except Exception:  # noqa: BLE001 - botocore stumbles over odd answers in many ways: RecursionError, TypeError...
+        return nonsense(address)
+
+
 def refused(address: ObjectUri, error: ClientError) -> Failure:
     """What an answer other than success means."""
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     code = str(error.response.get("Error", {}).get("Code", ""))
-    told = f"the store answers {status}" if code in ("", str(status)) else f"the store answers {status} {code}"
+    # botocore puts the status there where there is none; and where an error comes with status 200, it is anything.
+    code = code if _CODE.fullmatch(code) else ""
+    told = f"the store answers {status}" if not code else f"the store answers {status} {code}"
     if status == 404 or code in _NOT_FOUND:
         return Failure(NotFoundError(f"{address}: {told}", hint="Check the bucket and the name of the object."))
     if status == 412:
@@ -48,7 +75,7 @@ def nonsense(address: ObjectUri) -> Failure:
     return Failure(TransferError(f"{address}: the answer is none that a store gives", hint=hint))
 
 
-def broken_off(address: ObjectUri, error: BotoCoreError) -> Failure:
+def broken_off(address: ObjectUri, error: Exception) -> Failure:
     """What a request without an answer means."""
     hopeless = isinstance(error, (ProxyConnectionError, SSLError))
     hint = f"Check the network, the proxy variables and {ENDPOINT_VARIABLES[address.scheme]}, then try again."

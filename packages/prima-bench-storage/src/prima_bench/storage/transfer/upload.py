@@ -9,14 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from prima_bench.storage.content import Content
 from prima_bench.storage.errors import AccessError, ConflictError, IntegrityError, NotFoundError, StorageError
 from prima_bench.storage.transfer.pool import PartReader, read_all
 from prima_bench.storage.transfer.progress import Progress
 from prima_bench.storage.transfer.ranges import Source
-from prima_bench.storage.transfer.refusals import broken_off, nonsense, refused
+from prima_bench.storage.transfer.refusals import asked
 from prima_bench.storage.transfer.retry import Failure, retried
 from prima_bench.storage.uri import ObjectUri
 
@@ -85,22 +83,26 @@ def _put_multipart(
     client: Any, address: ObjectUri, pieces: Iterator[bytes], content: Content, progress: Progress
 ) -> None:
     where = {"Bucket": address.bucket, "Key": address.key}
-    upload = _ask(address, lambda: client.create_multipart_upload(**where, ContentType=_TYPE))["UploadId"]
+    # What is missing in an answer counts as one that no store gives.
+    upload = _ask(address, lambda: client.create_multipart_upload(**where, ContentType=_TYPE)["UploadId"])
     try:
         done = []
         together = -(-len(content.digests) // _MAX_PARTS)
         for number, data in enumerate(_joined(pieces, together), start=1):
             part = {**where, "UploadId": upload, "PartNumber": number, "Body": data}
-            answer = _ask(address, partial(client.upload_part, **part))
-            done.append({"PartNumber": number, "ETag": answer["ETag"]})
+            done.append({"PartNumber": number, "ETag": _ask(address, partial(_etag_of, client, part))})
             progress.add(len(data))
         whole = {**where, "UploadId": upload, "MultipartUpload": {"Parts": done}}
         _ask_once(address, client.complete_multipart_upload, whole)
     except _TakenError:
-        _abandon(client, {**where, "UploadId": upload})  # reading back tells what lies there now
+        _abandon(client, address, {**where, "UploadId": upload})  # reading back tells what lies there now
     except BaseException:
-        _abandon(client, {**where, "UploadId": upload})
+        _abandon(client, address, {**where, "UploadId": upload})
         raise
+
+
+def _etag_of(client: Any, part: dict[str, Any]) -> str:
+    return str(client.upload_part(**part)["ETag"])
 
 
 def _joined(pieces: Iterator[bytes], together: int) -> Iterator[bytes]:
@@ -108,11 +110,9 @@ def _joined(pieces: Iterator[bytes], together: int) -> Iterator[bytes]:
         yield data
 
 
-def _abandon(client: Any, upload: dict[str, Any]) -> None:
-    try:
-        client.abort_multipart_upload(**upload)
-    except (BotoCoreError, ClientError):
-        return  # the store forgets it after a while; what went wrong first is what counts
+def _abandon(client: Any, address: ObjectUri, upload: dict[str, Any]) -> None:
+    # Whatever it comes to: the store forgets it after a while, and what went wrong first is what counts.
+    asked(address, lambda: client.abort_multipart_upload(**upload))
 
 
 class _TakenError(StorageError):
@@ -131,14 +131,9 @@ def _ask_once(address: ObjectUri, request: Callable[..., Any], arguments: dict[s
 
 def _ask(address: ObjectUri, request: Callable[[], Any]) -> Any:
     def attempt() -> Any:
-        try:
-            return request()
-        except ClientError as error:
-            failure = refused(address, error)
-            return Failure(_TakenError(failure.error.message)) if failure.replaced else failure
-        except BotoCoreError as error:
-            return broken_off(address, error)
-        except ValueError:
-            return nonsense(address)
+        answer = asked(address, request)
+        if isinstance(answer, Failure) and answer.replaced:
+            return Failure(_TakenError(answer.error.message))
+        return answer
 
     return retried(attempt, threading.Event())

@@ -1,0 +1,128 @@
+"""Answers that are no object: however large, slow or odd, they cost little, and end in an error of ours."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prima_bench.storage import AccessError, Credentials, NotFoundError, StorageError, TransferError, answers
+from prima_bench.storage.client import object_client
+from prima_bench.storage.fetching import fetch_content
+from prima_bench.storage.transfer.upload import SINGLE, put
+from prima_bench.storage.uri import parse_uri
+from prima_bench.storage.verify import measure
+
+URI = "gs://bucket/key"
+MISSING = b"<?xml version='1.0'?>\n<Error><Code>NoSuchKey</Code><Message>none</Message></Error>\n"
+
+BUSY = b"<Error><Code>SlowDown</Code></Error>"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Connection": "close"}])
+def test_an_error_that_promises_more_than_it_sends_is_not_waited_for(
+    faulty, fault, content: Any, headers: dict[str, str]
+) -> None:
+    faulty.script = lambda request: fault(status=404, body=MISSING, headers={"Content-Length": "9999"} | headers)
+    start = time.monotonic()
+    with pytest.raises(NotFoundError, match="NoSuchKey"):
+        fetch_content(URI, content(b"data"))
+    assert time.monotonic() - start < 30  # the time-out of the socket is twice that
+    assert len(faulty.requests) == 1
+
+
+@pytest.mark.parametrize("how", [{"drip": 0.01}, {"drip": 30.0}, {"end": 3}, {"cut": 3}, {"chunked": True, "end": 3}])
+def test_an_error_whose_body_does_not_come_is_known_by_its_status(
+    faulty, fault, content: Any, monkeypatch, how: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(answers, "PATIENCE", 0.2)
+    faulty.script = lambda request: fault(status=403, body=b"<Error>" + b" " * 5000, **how)
+    with pytest.raises(AccessError, match="403"):
+        fetch_content(URI, content(b"data"))
+    assert len(faulty.requests) == 1
+
+
+def test_an_error_without_end_is_not_read_to_its_end(faulty, fault, content: Any) -> None:
+    faulty.script = lambda request: fault(status=403, body=bytes(100_000_000))
+    with pytest.raises(AccessError, match="403"):
+        fetch_content(URI, content(b"data"))
+    assert faulty.sent == 0  # it counts what was sent whole
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_errors_leave_the_connection_for_the_next_request(faulty, fault, content: Any, chunked: bool) -> None:
+    faulty.objects["/bucket/key"] = b"data"
+    faulty.script = lambda request: fault(status=503, body=BUSY, chunked=chunked) if request.number < 3 else None
+    assert fetch_content(URI, content(b"data")).read_bytes() == b"data"
+    assert len({request.peer for request in faulty.requests}) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<a>" * 2000 + b"</a>" * 2000,
+        b"<X><Error>text</Error></X>",
+        b"<X><Error/></X>",
+        b"<Error><Code><Code/></Code></Error>",
+        b"<Error><Code>" + b"A" * 100_000 + b"</Code></Error>",
+        "<Error><Code>a\x9b2Jb</Code></Error>".encode(),
+        b"<Error><Code></Code></Error>",
+        b"<X><ResponseMetadata>text</ResponseMetadata></X>",
+        b'<!DOCTYPE a [<!ENTITY b "bbbb"><!ENTITY c "&b;&b;&b;">]><Error><Code>&c;</Code></Error>',
+        b"<html><body>Forbidden<br></body>",
+        b"\x00\xff",
+    ],
+)
+@pytest.mark.parametrize(("status", "error", "tries"), [(403, AccessError, 1), (503, TransferError, 3)])
+def test_an_error_is_what_its_status_says(
+    faulty, fault, keypair, content: Any, caplog, body: bytes, status: int, error: type[StorageError], tries: int
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    faulty.script = lambda request: fault(status=status, body=body)
+    with pytest.raises(error, match=f"the store answers {status}\nhint") as caught:
+        fetch_content(URI, content(b"data"))
+    assert caught.value.__context__ is None
+    assert len(faulty.requests) == tries
+    assert keypair.secret.reveal() not in caplog.text
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_that_names_no_region_costs_one_request(faulty, fault, elsewhere, content: Any, status: int) -> None:
+    faulty.script = lambda request: fault(status=status, headers={"Location": f"{elsewhere.url}/bucket/key"})
+    with pytest.raises(AccessError, match=str(status)) as caught:
+        fetch_content(URI, content(b"data"))
+    assert "PRIMA_BENCH_GCS_ENDPOINT_URL" in caught.value.hint
+    assert [request.method for request in faulty.requests] == ["GET"]
+    assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("how", [{"headers": {"x-amz-bucket-region": "moon-1"}}, {}])
+def test_a_region_that_the_store_names_is_used(faulty, fault, content: Any, how: dict[str, Any]) -> None:
+    body = b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>moon-1</Region></Error>"
+    faulty.objects["/bucket/key"] = b"data"
+    faulty.script = lambda request: fault(status=400, body=body, **how) if request.number == 1 else None
+    assert fetch_content(URI, content(b"data")).read_bytes() == b"data"
+    assert ["/moon-1/s3/" in request.headers["authorization"] for request in faulty.requests] == [False, True]
+
+
+@pytest.mark.parametrize("value", ["Thu, 01 Jan 99999999999 00:00:00 GMT", "9" * 5000])
+def test_a_date_that_is_none(faulty, fault, content: Any, value: str) -> None:
+    faulty.objects["/bucket/key"] = b"data"
+    faulty.script = lambda request: fault(headers={"Last-Modified": value})
+    with pytest.raises(TransferError, match="none that a store gives"):
+        fetch_content(URI, content(b"data"))
+
+
+@pytest.mark.parametrize("body", [b"", b"<html/>", b"<a>" * 5000, bytes(10_000_000), b"<Error><Code/></Error>"])
+def test_an_upload_in_parts_to_what_is_no_store(
+    faulty, fault, keypair: Credentials, tmp_path: Path, body: bytes
+) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as stream:
+        stream.truncate(SINGLE + 1)
+    faulty.script = lambda request: fault(status=200, body=body)
+    with pytest.raises(TransferError) as caught:
+        put(object_client("gs", keypair), parse_uri(URI), path, measure(path))
+    assert caught.value.hint
+    assert caught.value.__context__ is None
