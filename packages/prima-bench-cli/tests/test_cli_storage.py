@@ -249,6 +249,25 @@ def test_cache_clean(cli: Cli, filled: Cache, monkeypatch: pytest.MonkeyPatch) -
     assert files() == 0
 
 
+def test_cache_clean_tells_what_is_gone_although_something_stays(
+    cli: Cli, filled: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (blob,) = (path for path in filled.layout.blobs.rglob("*") if path.is_file())
+    honest = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == blob:
+            raise PermissionError(13, "Permission denied", str(path))
+        honest(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    answer = cli("cache", "clean", "--all", "--json")
+    assert answer.code == 4
+    assert [e["kind"] for e in json.loads(answer.out)["entries"]] == ["partial"]
+    assert "1 of its files cannot be deleted" in " ".join(answer.err.split())
+    assert blob.exists()
+
+
 @pytest.mark.parametrize(
     "options", [("--max-size", "big"), ("--max-size", "-1"), ("--older-than", "3y"), ("--older-than", "")]
 )

@@ -1,7 +1,9 @@
 """Looking after a cache: what is counted, what is found damaged, and what is never deleted."""
 
 import os
+import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ def cache(tmp_path: Path, content) -> Cache:
     cache = Cache(tmp_path / "cache")
     for i in (1, 2, 3):
         add(cache, content(bytes([i]) * 1000 * i), bytes([i]) * 1000 * i)
-    cache.view("sim@1.0.0-abc", "train.h5ad", cache.path(content(b"\x02" * 2000).name))
+    cache.view("sim@1.0.0-abc123456789", "train.h5ad", cache.path(content(b"\x02" * 2000).name))
     return cache
 
 
@@ -40,7 +42,7 @@ def sizes(entries: list[upkeep.Entry]) -> list[int]:
 def test_what_is_in_a_cache(cache: Cache) -> None:
     found = upkeep.entries(cache)
     assert sizes(found) == [1000, 2000, 3000]
-    assert [entry.views for entry in found if entry.views] == [("sim@1.0.0-abc/train.h5ad",)]
+    assert [entry.views for entry in found if entry.views] == [("sim@1.0.0-abc123456789/train.h5ad",)]
     assert all(abs(entry.used - time.time()) < 60 for entry in found)
     assert upkeep.entries(Cache(cache.root / "nowhere")) == []
 
@@ -121,3 +123,90 @@ def test_a_folder_that_is_no_cache_is_not_cleaned(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match=r"no CACHEDIR\.TAG"):
         upkeep.check_is_cache(Cache(tmp_path))
     upkeep.check_is_cache(Cache(tmp_path / "none"))
+
+
+def test_a_use_is_noted_where_reading_moves_no_time(cache: Cache, content, monkeypatch) -> None:
+    wanted = content(b"\x02" * 2000)
+    path = cache.path(wanted.name)
+    made, before = time.time(), path.stat()
+    monkeypatch.setattr(time, "time", lambda: made + 50)
+    assert cache.find(wanted) == path
+    assert path.stat() == before
+    monkeypatch.setattr(time, "time", lambda: made + 70)
+    assert Cache(cache.root / "own", (cache.root,)).find(wanted) == path
+    assert path.stat() == before
+    assert cache.find(wanted) == path
+    after = path.stat()
+    assert after.st_ctime_ns > before.st_ctime_ns
+    assert (after.st_mtime, after.st_mode) == (STAMP, before.st_mode)
+    # So what was used goes last, and stays for an hour.
+    assert [e.size for e in upkeep.entries(cache)] == [1000, 3000, 2000]
+    assert 2000 not in sizes(upkeep.removable(cache, max_size=0, now=after.st_ctime + HOUR))
+
+
+@pytest.mark.parametrize("folder", ["blobs", "partial", "views", "quarantine"])
+def test_a_folder_that_cannot_be_read_is_not_taken_for_empty(cache: Cache, monkeypatch, folder: str) -> None:
+    closed = cache.layout.root / "v1" / folder
+    honest = {name: getattr(os, name) for name in ("listdir", "scandir")}
+
+    def refused(path, *, name: str):
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return honest[name](path)
+
+    for name in honest:
+        monkeypatch.setattr(os, name, partial(refused, name=name))
+    for look in (upkeep.entries, upkeep.damaged, upkeep.removable):
+        with pytest.raises(CacheError, match=r"cannot be read: .*Permission denied"):
+            look(cache)
+
+
+def test_a_file_is_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CacheError, match="is not a folder"):
+        upkeep.entries(Cache(tmp_path / "file"))
+
+
+def test_what_can_be_deleted_is_although_something_cannot(cache: Cache, monkeypatch) -> None:
+    going = upkeep.removable(cache, everything=True)
+    honest = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == going[0].path:
+            raise PermissionError(13, "Permission denied", str(path))
+        honest(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    told: list[upkeep.Entry] = []
+    with pytest.raises(CacheError, match="1 of its files cannot be deleted") as caught:
+        upkeep.remove(cache, going, told.append)
+    assert str(going[0].path) in caught.value.message
+    assert told == going[1:]
+    assert [e.path for e in upkeep.entries(cache)] == [going[0].path]
+
+
+def test_a_cache_copied_without_its_links(cache: Cache, content, tmp_path: Path) -> None:
+    copied = Cache(tmp_path / "copy")
+    shutil.copytree(cache.root, copied.root)  # as rsync -a
+    (copied.layout.views / "mine").mkdir()
+    (copied.layout.views / "mine" / "notes.txt").write_text("precious")
+    (stray,) = (e for e in upkeep.entries(copied) if e.kind == "view")
+    assert stray.views == ("sim@1.0.0-abc123456789/train.h5ad",)
+    assert stray.size >= 2000
+    assert all(e.kind == "blob" for e in upkeep.removable(copied, max_size=0))
+    assert upkeep.remove(copied, [stray]) == [stray]
+    assert not stray.path.exists()
+    blob = copied.find(content(b"\x02" * 2000))
+    assert blob is not None
+    assert copied.view(stray.path.parent.name, "train.h5ad", blob).samefile(blob)
+    upkeep.remove(copied, upkeep.removable(copied, everything=True))
+    assert {p.name for p in copied.root.rglob("*") if p.is_file()} == {"CACHEDIR.TAG", "notes.txt"}
+
+
+def test_a_folder_of_downloads_that_cannot_be_searched(tmp_path: Path, content, monkeypatch) -> None:
+    cache = Cache(tmp_path)
+    wanted = content(b"x" * 10)
+    cache.layout.create(cache.layout.partial)
+    cache.layout.part_file(wanted).touch()
+    monkeypatch.setattr(Path, "lstat", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    assert cache.layout.growth(wanted.name) is None

@@ -18,7 +18,13 @@ from prima_bench.tasks.errors import IncomparableError, UsageError, counted
 
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _TIMES = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_KINDS = {"blob": "files", "partial": "interrupted downloads", "quarantine": "damaged files", "lock": "locks"}
+_KINDS = {
+    "blob": "files",
+    "partial": "interrupted downloads",
+    "quarantine": "damaged files",
+    "lock": "locks",
+    "view": "stray copies",
+}
 
 app = typer.Typer(cls=Group, no_args_is_help=True)
 
@@ -75,7 +81,7 @@ def verify(as_json: Json = False) -> None:
     store = Cache.from_environment()
     with Steps() as steps:
         blobs = [e for e in upkeep.entries(store) if e.kind == "blob"]
-        bad = upkeep.damaged(store, steps)
+        bad = upkeep.damaged(store, steps, blobs=blobs)
     if as_json:
         write_json({"path": str(store.root), "verified": len(blobs) - len(bad), "damaged": [p.name for p in bad]})
     else:
@@ -104,7 +110,7 @@ def clean(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete leftovers of interrupted downloads, damaged files, and what the options name.
+    """Delete leftovers of interrupted downloads, damaged files, stray copies, and what the options name.
 
     Files used within the last hour stay unless --all is given, and so does what is being downloaded.
 
@@ -122,7 +128,16 @@ def clean(
     store = Cache.from_environment()
     upkeep.check_is_cache(store)
     going = upkeep.removable(store, **limits)
-    gone = going if dry_run else upkeep.remove(store, going)
+    gone: list[Entry] = going if dry_run else []
+    try:
+        if not dry_run:
+            upkeep.remove(store, going, gone.append)
+    finally:
+        # What is gone is told even where something could not be deleted.
+        _tell(store, gone, dry_run=dry_run, as_json=as_json)
+
+
+def _tell(store: Cache, gone: list[Entry], *, dry_run: bool, as_json: bool) -> None:
     freed = sum(e.size for e in gone)
     if as_json:
         write_json({"path": str(store.root), "dry_run": dry_run, "size": freed, "entries": list(map(_record, gone))})

@@ -18,6 +18,7 @@ what else may get to a blob's place is read whole before it is used.
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +30,8 @@ DIRECTORY = "PRIMA_BENCH_CACHE_DIR"
 HINT = f"Free some space, or point {DIRECTORY} at a folder that can be written."
 STAMP = 946_684_800
 """The modification time of an untouched blob: the first second of the year 2000."""
+NOTED_EVERY = 60.0
+"""Seconds in which the use of a blob is noted once."""
 
 _BY_HANDLE = os.utime in os.supports_fd and os.chmod in os.supports_fd
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Downloads of prima-bench; safe to delete.\n"
@@ -59,8 +62,11 @@ class Layout:
         return self.partial / f"{content.name}.{content.size}{user}.part"
 
     def growth(self, name: str) -> object:
-        """Something that changes while anybody downloads that blob."""
-        found = [(path.name, regular_file(path)) for path in self.partial.glob(f"{name}.*")]
+        """Something that changes while anybody downloads that blob; None where one may not look."""
+        try:
+            found = [(path.name, regular_file(path)) for path in self.partial.glob(f"{name}.*")]
+        except OSError:
+            return None
         return sorted((file, status.st_mtime_ns, status.st_size) for file, status in found if status is not None)
 
     def lock_file(self, name: str) -> Path:
@@ -88,6 +94,28 @@ def stamp(file: Path | int) -> None:
     with contextlib.suppress(OSError):
         os.chmod(file, 0o444)  # noqa: PTH101 - of an open file too
         os.utime(file, (os.stat(file).st_atime, STAMP))  # noqa: PTH116
+
+
+def last_use(status: os.stat_result) -> float:
+    """When a file was last read or made, in seconds since 1970, as far as its status tells."""
+    return max(status.st_atime, status.st_ctime)
+
+
+def note_use(path: Path, status: os.stat_result) -> None:
+    """Note that a blob is used now, where that is allowed and was not noted in the last minute.
+
+    Most file systems are mounted so that reading moves no time, or does once a day. Its mode set to what it is moves a
+    time of its own: that of a write cannot be covered up by it.
+    """
+    if time.time() - last_use(status) <= NOTED_EVERY:
+        return
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        try:
+            if os.path.samestat(os.fstat(handle), status) and os.chmod in os.supports_fd:
+                os.fchmod(handle, stat.S_IMODE(status.st_mode))
+        finally:
+            os.close(handle)
 
 
 def verified(path: Path, is_right: Callable[[Content], bool], part_size: int = PART_SIZE) -> bool:
@@ -183,8 +211,12 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def cache_errors(what: str) -> Iterator[None]:
+def cache_errors(what: str, failed: str = "cannot be written to the cache") -> Iterator[None]:
     """Turn errors of the file system into one that names the cache.
+
+    Args:
+        what: What was to be done something with.
+        failed: What cannot be done.
 
     Raises:
         CacheError: In the place of an OSError.
@@ -192,4 +224,4 @@ def cache_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CacheError(f"{what}: cannot be written to the cache: {error}", hint=HINT) from error
+        raise CacheError(f"{what}: {failed}: {error}", hint=HINT) from error

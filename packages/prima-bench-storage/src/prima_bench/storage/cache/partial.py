@@ -131,7 +131,8 @@ class PlainFile:
         Raises:
             CacheError: If it cannot be copied.
         """
-        found = [(path, regular_file(path)) for path in self._leftovers()]
+        with cache_errors(self._uri):
+            found = [(path, regular_file(path)) for path in self._leftovers()]
         left = sorted((-status.st_size, path) for path, status in found if status is not None)
         for size, path in left:
             etag = _read_etag(path)

@@ -17,6 +17,7 @@ from prima_bench.storage.cache.layout import (
     Layout,
     cache_errors,
     is_stamped,
+    note_use,
     regular_file,
     verified,
 )
@@ -66,6 +67,8 @@ class Cache:
     def find(self, content: Content) -> Path | None:
         """The blob, if it is here and right; one look at the file system, nothing is read.
 
+        That it is used is noted once a minute, where that is allowed.
+
         Raises:
             CacheError: If the cache cannot be looked into.
         """
@@ -76,6 +79,8 @@ class Cache:
                 if status is None:
                     continue
                 if status.st_size == content.size and is_stamped(status):
+                    if layout is self.layout:
+                        note_use(path, status)
                     return path
                 if status.st_size == content.size and verified(
                     path, partial(matches, content=content), content.part_size

@@ -10,16 +10,18 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from prima_bench.storage.cache.layout import cache_errors, regular_file, verified
+from prima_bench.storage.cache.layout import NOTED_EVERY, cache_errors, last_use, regular_file, verified
 from prima_bench.storage.cache.lock import unless_held
 from prima_bench.storage.cache.store import Cache
+from prima_bench.storage.content import Content
 from prima_bench.storage.errors import CacheError
 from prima_bench.storage.verify import names_of
 
-GRACE = 3600.0
+GRACE = 3600.0 + NOTED_EVERY
 """Seconds for which a file may still be somebody's work."""
 
 # Nothing else is touched, wherever a symbolic link in the cache may lead.
@@ -29,8 +31,10 @@ _NAMES = {
     "quarantine": re.compile(r"[0-9a-f]{64}-[0-9a-f]{8}"),
     "lock": re.compile(r"[0-9a-f]{64}\.lock"),
 }
+_SHARD = re.compile(r"[0-9a-f]{2}")
+_VIEW = re.compile(r"\w[\w.+-]*@\w[\w.+-]*-[0-9a-f]{12}/.+", re.ASCII)
 
-Kind = Literal["blob", "partial", "quarantine", "lock"]
+Kind = Literal["blob", "partial", "quarantine", "lock", "view"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,8 @@ class Entry:
 
     Attributes:
         path: Where it is.
-        kind: ``"blob"``, ``"partial"`` (an interrupted download), ``"quarantine"`` (damaged) or ``"lock"``.
+        kind: ``"blob"``, ``"partial"`` (an interrupted download), ``"quarantine"`` (damaged), ``"lock"``, or ``"view"``
+            (a copy of a blob under its view's name, as tools leave it that know no hard links).
         size: Bytes that it takes on the disk; of a blob its own size.
         used: When it was last read or made, in seconds since 1970, as far as the file system tells.
         views: What it is called by datasets, such as ``sim@1.0.0-0123456789ab/train.h5ad``.
@@ -59,24 +64,38 @@ def entries(cache: Cache) -> list[Entry]:
         CacheError: If it cannot be read.
     """
     layout = cache.layout
-    with cache_errors(str(cache.root)):
-        views = _views(cache)
+    with cache_errors(str(cache.root), "cannot be read"):
+        if cache.root.exists() and not cache.root.is_dir():
+            raise NotADirectoryError(f"{cache.root} is not a folder")
+        # First, since a view is made of a blob: so none is taken for a copy that was just being made.
+        named = list(_files_below(layout.views))
+        views: dict[tuple[int, int], list[str]] = {}
+        for name, status in named:
+            views.setdefault((status.st_dev, status.st_ino), []).append(name)
+        shards = [folder for folder in _listed(layout.blobs) if _SHARD.fullmatch(folder.name)]
         found = [
-            *_entries(layout.blobs.glob("??/*"), "blob", views),
-            *_entries(layout.partial.glob("*"), "partial", views),
-            *_entries(layout.quarantine.glob("*"), "quarantine", views),
-            *_entries(layout.locks.glob("*"), "lock", views),
+            *_entries((path for shard in shards for path in _listed(shard)), "blob", views),
+            *_entries(_listed(layout.partial), "partial", views),
+            *_entries(_listed(layout.quarantine), "quarantine", views),
+            *_entries(_listed(layout.locks), "lock", views),
         ]
-    kinds: tuple[Kind, ...] = ("blob", "partial", "quarantine", "lock")
+        known = {name for entry in found for name in entry.views}
+        for name, status in named:
+            if name not in known and _VIEW.fullmatch(name):
+                found.append(Entry(layout.views / name, "view", _room(status), last_use(status), (name,)))
+    kinds: tuple[Kind, ...] = ("blob", "partial", "quarantine", "lock", "view")
     return sorted(found, key=lambda e: (kinds.index(e.kind), e.used, e.path.name))
 
 
-def damaged(cache: Cache, step: Callable[[str], None] = lambda text: None) -> list[Path]:
+def damaged(
+    cache: Cache, step: Callable[[str], None] = lambda text: None, *, blobs: Iterable[Entry] | None = None
+) -> list[Path]:
     """Read every blob, and move those aside whose bytes are not what their name says.
 
     Args:
         cache: The cache.
         step: Told what is read now.
+        blobs: Those to read; all that are there when None.
 
     Returns:
         The blobs that were damaged; where they cannot be moved they are still there, and are not used.
@@ -85,18 +104,16 @@ def damaged(cache: Cache, step: Callable[[str], None] = lambda text: None) -> li
         CacheError: If one cannot be read.
     """
     bad = []
-    for entry in entries(cache):
+    for entry in entries(cache) if blobs is None else blobs:
         if entry.kind != "blob":
             continue
         step(f"reading {entry.path.name[:12]} {' '.join(entry.views)}".rstrip())
-        status = regular_file(entry.path)
-        with cache_errors(str(entry.path)):
+        with cache_errors(str(entry.path), "cannot be read"):
+            status = regular_file(entry.path)
             try:
-                right = verified(entry.path, lambda found, name=entry.path.name: name in names_of(found))
+                right = status is None or verified(entry.path, partial(_is_name_of, entry.path.name))
             except FileNotFoundError:
                 continue  # deleted or put aside by another process
-        if status is None:
-            continue
         if right:
             continue
         bad.append(entry.path)
@@ -142,33 +159,53 @@ def removable(
     return going
 
 
-def remove(cache: Cache, going: Iterable[Entry]) -> list[Entry]:
+def remove(cache: Cache, going: Iterable[Entry], done: Callable[[Entry], None] = lambda entry: None) -> list[Entry]:
     """Delete files of the cache, with their views; what is locked stays.
 
     Args:
         cache: The cache.
         going: What :func:`removable` returned.
+        done: Told what is gone.
 
     Returns:
         What is gone.
 
     Raises:
-        CacheError: If something cannot be deleted.
+        CacheError: If something cannot be deleted; all that can be is gone then.
     """
-    gone = []
+    gone: list[Entry] = []
+    failed: list[OSError] = []
     for entry in going:
-        lock = cache.layout.lock_file(entry.path.name.partition(".")[0])
-        with cache_errors(str(entry.path)), unless_held(lock) as free:
-            if not free:
+        try:
+            if not _removed(cache, entry):
                 continue
+        except OSError as error:
+            failed.append(error)
+            continue
+        gone.append(entry)
+        done(entry)
+    _remove_empty_folders(cache)
+    if failed:
+        raise CacheError(
+            f"{cache.root}: {len(failed)} of its files cannot be deleted, such as {failed[0].filename}: "
+            f"{failed[0].strerror}",
+            hint="Whoever owns the files, or the folders that they are in, must delete them.",
+        )
+    return gone
+
+
+def _removed(cache: Cache, entry: Entry) -> bool:
+    if entry.kind == "view":
+        entry.path.unlink(missing_ok=True)
+        return True
+    with unless_held(cache.layout.lock_file(entry.path.name.partition(".")[0])) as free:
+        if free:
             for view in entry.views:
                 (cache.layout.views / view).unlink(missing_ok=True)
             # A lock goes when it is let go of; by then another may hold one of the same name.
             if entry.kind != "lock":
                 entry.path.unlink(missing_ok=True)
-            gone.append(entry)
-    _remove_empty_folders(cache)
-    return gone
+        return free
 
 
 def check_is_cache(cache: Cache) -> None:
@@ -177,7 +214,7 @@ def check_is_cache(cache: Cache) -> None:
     Raises:
         CacheError: If it holds files but not the tag of a cache.
     """
-    with cache_errors(str(cache.root)):
+    with cache_errors(str(cache.root), "cannot be read"):
         if cache.root.is_dir() and any(cache.root.iterdir()) and not (cache.root / "CACHEDIR.TAG").is_file():
             raise CacheError(
                 f"{cache.root} is no cache of prima-bench: it has no CACHEDIR.TAG",
@@ -190,25 +227,43 @@ def _entries(paths: Iterable[Path], kind: Kind, views: dict[tuple[int, int], lis
         status = regular_file(path)
         if status is None or not _NAMES[kind].fullmatch(path.name):
             continue
-        blocks = getattr(status, "st_blocks", None)
-        size = status.st_size if kind == "blob" or blocks is None else blocks * 512
         named = tuple(sorted(views.get((status.st_dev, status.st_ino), ())))
-        yield Entry(path, kind, size, max(status.st_atime, status.st_ctime), named)
+        yield Entry(path, kind, status.st_size if kind == "blob" else _room(status), last_use(status), named)
 
 
-def _views(cache: Cache) -> dict[tuple[int, int], list[str]]:
-    found: dict[tuple[int, int], list[str]] = {}
-    for path in cache.layout.views.rglob("*"):
-        status = regular_file(path)
-        if status is not None:
-            name = path.relative_to(cache.layout.views).as_posix()
-            found.setdefault((status.st_dev, status.st_ino), []).append(name)
-    return found
+def _room(status: os.stat_result) -> int:
+    blocks = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else blocks * 512
+
+
+def _listed(folder: Path) -> list[Path]:
+    # Path.glob takes a folder that may not be read for an empty one.
+    try:
+        return [folder / name for name in os.listdir(folder)]  # noqa: PTH208 - Path.iterdir differs between versions
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _files_below(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for where, _, names in os.walk(folder, onerror=_unless_gone):
+        for path in (Path(where, name) for name in names):
+            status = regular_file(path)
+            if status is not None:
+                yield path.relative_to(folder).as_posix(), status
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error
+
+
+def _is_name_of(name: str, found: Content) -> bool:
+    return name in names_of(found)
 
 
 def _remove_empty_folders(cache: Cache) -> None:
     # Those of the blobs stay: another process may be about to put one there.
-    folders = [path for path in cache.layout.views.rglob("*") if path.is_dir() and not path.is_symlink()]
-    for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+    for where, _, _ in os.walk(cache.layout.views, topdown=False):
+        if Path(where) != cache.layout.views:
+            with contextlib.suppress(OSError):
+                os.rmdir(where)  # noqa: PTH106 - beside os.walk
