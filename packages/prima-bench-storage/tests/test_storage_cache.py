@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -110,6 +111,26 @@ def test_an_interruption_keeps_what_can_be_continued(tmp_path: Path, content: Pi
         file.adopt(remove=True)
         assert (file.written, file.etag) == ((3, '"etag"') if name == "etag" else (0, None))
         file.append(memoryview(b"abcdefgh"[file.written :]))
+        assert file.publish().read_bytes() == b"abcdefgh"
+    assert leftovers(cache) == [cache.path(wanted.name)]
+
+
+@pytest.mark.parametrize("limit", ["free space", "quota"])
+def test_a_beginning_that_cannot_be_copied_is_given_up(tmp_path: Path, content: Pin, monkeypatch, limit: str) -> None:
+    cache = Cache(tmp_path)
+    wanted = content(b"abcdefgh", part_size=2, by_part=False)
+    cache.layout.partial.mkdir(parents=True)
+    (cache.layout.partial / f"{wanted.name}.0.plain").write_bytes(b"abc")
+    (cache.layout.partial / f"{wanted.name}.0.etag").write_bytes(b"etag")
+    with PlainFile(cache.layout, wanted, uri=URI) as file, monkeypatch.context() as full:
+        if limit == "quota":
+            full.setattr(os, "pwrite", lambda *_: (_ for _ in ()).throw(OSError(122, "Disk quota exceeded")))
+        else:
+            full.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 98, 2))  # type: ignore[attr-defined]
+        file.adopt(remove=True)
+        full.undo()
+        assert (file.written, file.etag) == (0, None)
+        file.append(memoryview(b"abcdefgh"))
         assert file.publish().read_bytes() == b"abcdefgh"
     assert leftovers(cache) == [cache.path(wanted.name)]
 

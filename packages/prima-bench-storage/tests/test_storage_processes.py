@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -138,6 +139,11 @@ ls -ls "$PRIMA_BENCH_CACHE_DIR/v1/partial"
 mount -o remount,size=80m "$PRIMA_BENCH_CACHE_DIR" && "$0" -c "$FETCH" "$@" && exit $code
 """
 
+CROWDED = """
+mount -t tmpfs -o size=60m tmpfs "$PRIMA_BENCH_CACHE_DIR" || exit 77
+"$0" -c "$BEGIN" && "$0" -c "$FETCH" "$@" && "$0" -c "$FETCH" "$@"
+"""
+
 
 @BOTH
 @pytest.mark.parametrize("told_before", [True, False])
@@ -167,6 +173,35 @@ def test_a_full_disk(faulty, content, lacking, isolated: Path, by_part: bool, to
     # With room again it goes on from where it stood.
     assert str(isolated / "v1" / "blobs") in done.stdout
     assert len(data) <= faulty.sent <= 2 * len(data)
+
+
+def test_a_beginning_that_there_is_no_room_to_copy(faulty, content, lacking, isolated: Path) -> None:
+    data = Random(13).randbytes(3 * PART_SIZE)  # noqa: S311 - seeded data
+    faulty.objects["/bucket/key"] = data
+    wanted = content(data, by_part=False)
+    isolated.mkdir()
+    begin = f"""
+        from pathlib import Path
+        from prima_bench.storage import Cache
+        from prima_bench.storage.cache.partial import PlainFile
+        from prima_bench.storage.content import Content
+        with PlainFile(Cache.from_environment().layout, Content("{wanted.sha256}", {wanted.size}), uri="{URI}") as file:
+            file.remember('"an etag"')
+            file.append(memoryview(bytes({5 * PART_SIZE // 2})))
+    """
+    done = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", CROWDED, sys.executable, *arguments(wanted)],
+        env=os.environ | {"FETCH": FETCH, "BEGIN": textwrap.dedent(begin)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        lacking("this system lets nobody mount a small file system")
+    assert done.returncode == 0, done.stderr
+    # It is given up, since both together do not fit, and all of it is fetched.
+    assert str(isolated / "v1" / "blobs") in done.stdout
+    assert len(data) <= faulty.sent
 
 
 @BOTH

@@ -123,34 +123,37 @@ class PlainFile:
             self._forget(self._file.path)
 
     def adopt(self, *, remove: bool) -> None:
-        """Take over what an interrupted download left, if it says which object it came from.
+        """Take over what an interrupted download left, if it says which object it came from and there is room for a copy.
 
         Args:
             remove: Whether it may be deleted then; not while its owner may still be at work.
 
         Raises:
-            CacheError: If it cannot be copied.
+            CacheError: If one may not look for it.
         """
         with cache_errors(self._uri):
             found = [(path, regular_file(path)) for path in self._leftovers()]
         left = sorted((-status.st_size, path) for path, status in found if status is not None)
         for size, path in left:
             etag = _read_etag(path)
-            if etag is not None and -size <= self._content.size and self._copied(path):
+            if etag is not None and -size <= self._content.size and self._copied(path, -size):
                 self.remember(etag)
                 break
         for _, path in left if remove else ():
             self._forget(path)
 
-    def _copied(self, path: Path) -> bool:
+    def _copied(self, path: Path, size: int) -> bool:
         try:
-            stream = path.open("rb")
-        except OSError:
-            return False  # its owner has finished or given up, or it is another user's
-        with stream, cache_errors(self._uri):
-            # No more than is wanted: its owner may still be writing.
-            while chunk := stream.read(min(CHUNK, self._content.size - self.written)):
-                self.append(memoryview(chunk))
+            check_room(self._layout, size, uri=self._uri)
+            with path.open("rb") as stream:
+                # No more than is wanted: its owner may still be writing.
+                while chunk := stream.read(min(CHUNK, self._content.size - self.written)):
+                    self.append(memoryview(chunk))
+        except (OSError, CacheError):
+            # Its owner has finished or given up, it is another user's, or both together do not fit on the disk: there
+            # may be room for all of it once it is gone, so it must not stand in the way for ever.
+            self.restart()
+            return False
         return True
 
     def append(self, data: memoryview) -> None:
