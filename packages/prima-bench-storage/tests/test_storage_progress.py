@@ -72,3 +72,12 @@ def test_on_a_terminal_one_line_moves_and_is_taken_away(monkeypatch, tmp_path: P
     assert shown.startswith("\r\x1b[Ktrain[2J.h5ad: 5.0 of 10.0 MB, ")
     assert "\n" not in shown
     assert cleared == "\r\x1b[K"
+
+
+def test_a_stderr_that_was_closed_is_no_terminal(faulty, content, monkeypatch) -> None:
+    faulty.objects["/bucket/key"] = DATA
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    assert fetch_content("gs://bucket/key", content(DATA)).read_bytes() == DATA

@@ -55,9 +55,10 @@ Listener = Callable[[Report], None]
 
 def on_terminal(report: Report) -> None:
     """Show a report on stderr, in one line that is written over; nothing where stderr is no terminal."""
-    if not sys.stderr or not sys.stderr.isatty():
-        return
-    with contextlib.suppress(OSError):
+    # ValueError: it was closed, or cannot show a character.
+    with contextlib.suppress(OSError, ValueError):
+        if not sys.stderr or not sys.stderr.isatty():
+            return
         sys.stderr.write("\r\x1b[K" + ("" if report.finished else "".join(filter(str.isprintable, str(report)))))
         sys.stderr.flush()
 
