@@ -1,6 +1,7 @@
 """URIs and pins: what is read, what is refused, and that nothing escapes the package it names."""
 
 import hashlib
+import sys
 import urllib.parse
 from pathlib import Path
 
@@ -155,6 +156,20 @@ def test_what_does_not_exist(uri: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         fetch(uri, sha256=ZERO, size=1)
     assert caught.value.hint
+
+
+def test_a_script_is_no_package(monkeypatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    with pytest.raises(NotFoundError, match="'__main__' is not installed"):
+        fetch("package://__main__/x", sha256=ZERO, size=1)
+
+
+def test_a_package_that_cannot_be_imported(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "broken_plugin" / "data").mkdir(parents=True)
+    (tmp_path / "broken_plugin" / "__init__.py").write_text("from json import no_such_name")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(NotFoundError, match=r"'broken_plugin\.data' is not installed"):
+        fetch("package://broken_plugin.data/x", sha256=ZERO, size=1)
 
 
 def test_naming_a_package_does_not_run_it(tmp_path: Path, monkeypatch) -> None:

@@ -44,7 +44,7 @@ def _folders(package: str) -> list[Path]:
     # find_spec imports the parents only: naming a package in a URI does not run its code.
     try:
         spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):  # ValueError: a module without a spec, as a script is
         return []
     if spec is None or spec.submodule_search_locations is None:
         return []
