@@ -273,3 +273,84 @@ def test_a_store_without_etags(faulty, fault, wanted: Content, isolated: Path) -
     faulty.script = lambda request: fault(headers={"ETag": ""})
     assert fetch_content(URI, wanted).read_bytes() == DATA
     assert not any("if-match" in r.headers for r in faulty.requests)
+
+
+@BOTH
+def test_a_weak_etag_is_no_condition(faulty, fault, wanted: Content) -> None:
+    # Something on the way has weakened it; as a condition it never holds.
+    faulty.objects["/bucket/key"] = DATA
+    faulty.script = lambda request: fault(headers={"ETag": 'W/"a"'})
+    assert fetch_content(URI, wanted).read_bytes() == DATA
+    assert not any("if-match" in r.headers for r in faulty.requests)
+
+
+@BOTH
+def test_an_etag_that_cannot_be_sent_back(faulty, fault, wanted: Content) -> None:
+    faulty.objects["/bucket/key"] = DATA
+    faulty.script = lambda request: fault(headers={"ETag": '"\u00e9"'})
+    assert fetch_content(URI, wanted).read_bytes() == DATA
+    assert not any("if-match" in r.headers for r in faulty.requests)
+
+
+def test_replicas_that_name_the_object_each_in_its_own_way(faulty, fault, content, monkeypatch) -> None:
+    monkeypatch.setattr(retry, "BACKOFF", retry.Backoff(attempts=2, first=0.05))
+    wanted = content(DATA, part_size=PART)
+    faulty.objects["/bucket/key"] = DATA
+
+    def script(request: Any) -> Any:
+        name = f'"{request.number}"'
+        return fault(status=412) if request.headers.get("if-match", name) != name else fault(headers={"ETag": name})
+
+    faulty.script = script
+    assert fetch_content(URI, wanted).read_bytes() == DATA
+
+
+@BOTH
+def test_what_is_complete_was_not_too_slow(faulty, fault, content, by_part: bool, monkeypatch) -> None:
+    monkeypatch.setattr(retry, "PATIENCE", retry.Patience(seconds=0.1, least=1000))
+    faulty.objects["/bucket/key"] = b"data"
+    faulty.script = lambda request: fault(drip=0.05)
+    assert fetch_content(URI, content(b"data", by_part=by_part)).read_bytes() == b"data"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("status", "code", "tries"),
+    [
+        (408, "", 3),
+        (425, "", 3),
+        (409, "OperationAborted", 3),
+        (409, "ConditionalRequestConflict", 3),
+        (409, "", 1),
+        (522, "", 3),
+        (530, "", 3),
+        (501, "", 1),
+        (505, "", 1),
+        (407, "", 1),
+        (405, "MethodNotAllowed", 1),
+    ],
+)
+def test_what_is_tried_again(faulty, fault, content, by_part: bool, status: int, code: str, tries: int) -> None:
+    faulty.script = lambda request: fault(status=status, body=f"<Error><Code>{code}</Code></Error>".encode())
+    with pytest.raises(AccessError if tries == 1 and status != 407 else TransferError, match=str(status)) as caught:
+        fetch_content(URI, content(b"data", by_part=by_part))
+    assert len(faulty.requests) == tries
+    assert ("proxy" in caught.value.hint) == (status == 407)
+
+
+@BOTH
+@pytest.mark.parametrize("possible", [0, 1])
+def test_a_machine_that_allows_no_more_threads(faulty, wanted: Content, monkeypatch, possible: int) -> None:
+    start, left = threading.Thread.start, [None] * possible
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("prima-bench-"):
+            if not left:
+                raise RuntimeError("can't start new thread")
+            left.pop()
+        start(thread)
+
+    faulty.objects["/bucket/key"] = DATA
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    assert fetch_content(URI, wanted).read_bytes() == DATA
+    assert left == []

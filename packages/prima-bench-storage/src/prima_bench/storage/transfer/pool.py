@@ -30,6 +30,7 @@ class PartReader:
     Attributes:
         source: The object.
         etag: What the store calls it, once an answer has said so; every further range must come from the same one.
+        replaced: Whether it is another one by now, where it may not be.
     """
 
     def __init__(self, source: Source, etag: str | None = None, *, strict: bool) -> None:
@@ -45,6 +46,7 @@ class PartReader:
         self.etag = etag
         self.replaced = False
         self._strict = strict
+        self._conditional = True
         self._lock = threading.Lock()
 
     def read(self, part: Part, into: memoryview) -> None:
@@ -57,7 +59,9 @@ class PartReader:
         retried(lambda: self._attempt(part, into), self.source.cancelled)
 
     def _attempt(self, part: Part, into: memoryview) -> Failure | None:
-        answer = read_range(self.source, part, into, self.etag)
+        etag = self.etag
+        condition = etag if etag and self._conditional and _can_hold(etag) else None
+        answer = read_range(self.source, part, into, condition)
         if isinstance(answer, Received):
             return self._same_object(answer.etag) or self._verified(part, answer.sha256)
         if not answer.replaced:
@@ -65,7 +69,8 @@ class PartReader:
         if self._strict:
             self.replaced = True
             return Failure(answer.error)
-        self.etag = None
+        # Not again: replicas of a store may each call it something else, and every part is verified.
+        self._conditional = False
         return answer
 
     def _same_object(self, etag: str) -> Failure | None:
@@ -88,6 +93,11 @@ class PartReader:
             # Once more: the network may have damaged it, and then only this part is paid for twice.
             return Failure(error.with_traceback(None), _INTEGRITY_TRIES)
         return None
+
+
+def _can_hold(etag: str) -> bool:
+    # As a condition a weak one never holds, and what is not printable cannot be sent.
+    return not etag.startswith("W/") and etag.isascii() and etag.isprintable()
 
 
 def read_all(reader: PartReader, parts: Iterable[Part], take: Take, *, threads: int = THREADS) -> None:
@@ -157,9 +167,9 @@ def _in_threads(reader: PartReader, parts: Iterator[Part], take: Take, threads: 
     # Daemons, so that a thread which waits for a dead network does not keep the program from ending.
     running = [threading.Thread(target=run, name=f"prima-bench-{i}", daemon=True) for i in range(threads)]
     try:
-        for thread in running:
-            thread.start()
-        left = len(running)
+        left = _started(running)
+        if not left:
+            _work(reader, parts, take)
         while left:
             try:
                 # With an end, so that an interrupt is heard on every system.
@@ -172,4 +182,14 @@ def _in_threads(reader: PartReader, parts: Iterator[Part], take: Take, threads: 
     finally:
         reader.source.cancelled.set()
     for thread in running:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
+
+
+def _started(threads: list[threading.Thread]) -> int:
+    for count, thread in enumerate(threads):
+        try:
+            thread.start()
+        except RuntimeError:  # the machine allows this user no more of them
+            return count
+    return len(threads)

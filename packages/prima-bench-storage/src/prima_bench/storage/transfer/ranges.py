@@ -156,7 +156,7 @@ def _fill(stream: Any, into: memoryview, source: Source, arrived: Callable[[int]
         if source.cancelled.is_set():
             raise CancelledError
         now = time.monotonic()
-        if now - since > retry.PATIENCE.seconds:
+        if got < len(into) and now - since > retry.PATIENCE.seconds:
             if got - counted < retry.PATIENCE.least:
                 return _stalled(source, got, len(into))
             since, counted = now, got

@@ -19,7 +19,18 @@ from prima_bench.storage.uri import ObjectUri
 _NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchVersion", "NotFound"})
 _KEYPAIR = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSecurity", "AuthFailure"})
 _REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
-_BUSY = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "TooManyRequests"})
+_BUSY = frozenset(
+    {
+        "ConditionalRequestConflict",
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "TooManyRequests",
+    }
+)
+_NEVER = frozenset({501, 505})
 
 
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
@@ -57,7 +68,11 @@ def refused(address: ObjectUri, error: ClientError) -> Failure:
     if status == 416:
         hint = "The object is shorter than the pin says: it is another one, or an upload that was cut off."
         return Failure(IntegrityError(f"{address}: {told}", hint=hint))
-    if status in (429, 500, 502, 503, 504) or code in _BUSY:
+    if status == 407:
+        hint = "Put the name and the password for the proxy into the proxy variables."
+        return Failure(TransferError(f"{address}: a proxy answers {status}", hint=hint))
+    # What stands before a store has numbers of its own, such as 522.
+    if status in (408, 425, 429) or (500 <= status < 600 and status not in _NEVER) or code in _BUSY:
         return Failure(TransferError(f"{address}: {told}", hint="The store is busy; try again later."), None)
     if 300 <= status < 400 or code in _REGION:
         hint = f"Set {REGION} to the bucket's region, or check {ENDPOINT_VARIABLES[address.scheme]}."
@@ -66,7 +81,10 @@ def refused(address: ObjectUri, error: ClientError) -> Failure:
         return Failure(AccessError(f"{address}: {told}", hint="Set this machine's clock right."))
     if code in _KEYPAIR:
         return Failure(AccessError(f"{address}: {told}", hint=f"Check {KEY_ID} and {SECRET}."))
-    return Failure(AccessError(f"{address}: {told}", hint=f"The keypair in {KEY_ID} may not do this."))
+    hint = f"The keypair in {KEY_ID} may not do this."
+    if status not in (401, 403):
+        hint += f" Check {ENDPOINT_VARIABLES[address.scheme]} too: this is no answer of a store to a read."
+    return Failure(AccessError(f"{address}: {told}", hint=hint))
 
 
 def nonsense(address: ObjectUri) -> Failure:
