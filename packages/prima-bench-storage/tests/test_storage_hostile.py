@@ -28,6 +28,7 @@ from prima_bench.storage.credentials import REGION
 from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.manifest import publish as publishing
 from prima_bench.storage.manifest.model import MAX_BYTES, Manifest
+from prima_bench.storage.manifest.names import check_relative_path
 from prima_bench.storage.uri import parse_uri
 
 # urllib3 leaves a connection open where a server breaks the protocol; nothing else is let through.
@@ -175,12 +176,55 @@ def test_a_manifest_that_is_damaged_on_the_disk_is_not_believed(faulty, tmp_path
         hosted.manifest()
 
 
+LONG = "x" * 3_000_000
+
+
+def manifest_of(artifacts: list[dict[str, object]]) -> bytes:
+    fields = {"schema": "prima-bench/dataset-manifest", "schema_version": "1.0", "name": "sim", "version": "1.0.0"}
+    return json.dumps(fields | {"part_size": 1 << 24, "artifacts": artifacts}).encode()
+
+
 def test_many_keys_of_which_the_last_is_there_twice() -> None:
     keys = [f'"{i}":1' for i in range(800_000)]
     data = ("{" + ",".join([*keys, keys[-1]]) + "}").encode()
     assert len(data) < MAX_BYTES
     with pytest.raises(ManifestError, match="'799999' is there twice"):
         Manifest.parse(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sha256": LONG},
+        {"uri": LONG, "sha256": "0"},
+        {"uri": LONG, "parts": ["0" * 64] * 2},
+        {"uri": f"gs://bucket/{LONG}"},
+        {"uri": f"gs://{LONG}/key"},
+        {"uri": f"gs://bucket/{LONG}\x9b"},
+        {"uri": "gs://bucket/" + "\U0010ffff" * 300},
+        {"name": LONG},
+        {"format": LONG},
+        {"licence": LONG},
+        {LONG: 1},
+    ],
+    ids=lambda changes: " ".join(key[:10] for key in changes),
+)
+def test_an_error_does_not_repeat_all_of_a_long_text(changes: dict[str, object]) -> None:
+    artifact = {"name": "a", "uri": "a", "sha256": "0" * 64, "size": 5, "parts": ["0" * 64]}
+    artifact |= {"format": "h5ad", "licence": "MIT"} | changes
+    with pytest.raises(ManifestError) as caught:
+        Manifest.parse(manifest_of([artifact]))
+    assert len(str(caught.value)) < 1000
+
+
+def test_names_are_not_nested_without_end() -> None:
+    with pytest.raises(ManifestError, match="folders"):
+        check_relative_path("/".join("a" * 33), "artifact")
+    assert check_relative_path("/".join("a" * 32), "artifact")
+    deep = "/".join("a" * 31)
+    artifact = {"uri": "a", "sha256": "0" * 64, "size": 5, "parts": ["0" * 64], "format": "h5ad", "licence": "MIT"}
+    with pytest.raises(ManifestError, match="is a file and a folder"):
+        Manifest.parse(manifest_of([artifact | {"name": deep}, artifact | {"name": f"{deep}/b"}]))
 
 
 @pytest.mark.parametrize("uri", ["gs://bucket/a\x9b2Jb", "file:///a%C2%9B2Jb", "package://prima_bench.tasks/a\x85b"])

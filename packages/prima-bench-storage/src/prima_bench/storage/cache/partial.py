@@ -123,7 +123,7 @@ class PlainFile:
             self._forget(self._file.path)
 
     def adopt(self, *, remove: bool) -> None:
-        """Take over what an interrupted download left, if it says which object it came from and there is room for a copy.
+        """Take over what an interrupted download left, if it says of which object, and a copy has room.
 
         Args:
             remove: Whether it may be deleted then; not while its owner may still be at work.

@@ -14,8 +14,8 @@ from typing import Any
 
 from prima_bench.storage.content import PART_SIZE, Content
 from prima_bench.storage.errors import AddressError, ManifestError
-from prima_bench.storage.manifest.names import check_no_clash, check_plain_name, check_relative_path
-from prima_bench.storage.uri import parse_uri
+from prima_bench.storage.manifest.names import check_no_clash, check_plain_name, check_relative_path, shown
+from prima_bench.storage.uri import is_sha256, parse_uri
 
 SCHEMA = "prima-bench/dataset-manifest"
 SCHEMA_VERSION = "1.0"
@@ -26,6 +26,7 @@ MAX_BYTES = 1 << 24
 
 _MAX_SIZE = 1 << 50
 _MAX_ARTIFACTS = 10_000
+_LONGEST_REASON = 400
 _FORMAT = re.compile(r"[a-z0-9][a-z0-9.+-]{0,31}")
 _KEYS = ("schema", "schema_version", "name", "version", "part_size", "artifacts")
 _ARTIFACT_KEYS = ("name", "uri", "sha256", "size", "parts", "format", "licence")
@@ -174,10 +175,12 @@ def _artifact(value: Any, where: str) -> Artifact:
         raise ManifestError(f"{where}: size must be a number of bytes")
     if not fields["parts"]:
         raise ManifestError(f"{where}: parts must hold the digest of every part")
+    if not is_sha256(fields["sha256"]):
+        raise ManifestError(f"{where}: sha256 {shown(fields['sha256'])} is not 64 lower-case hexadecimal digits")
     try:
-        content = Content.pinned(fields["uri"], fields["sha256"], size, tuple(fields["parts"]))
+        content = Content.pinned(where, fields["sha256"], size, tuple(fields["parts"]))
     except AddressError as error:
-        raise ManifestError(f"{where}: {error.message}") from None
+        raise ManifestError(error.message) from None
     return Artifact(fields["name"], fields["uri"], content, fields["format"], fields["licence"])
 
 
@@ -186,11 +189,13 @@ def _check_uri(uri: str) -> None:
         check_relative_path(uri, "uri")
         return
     if not uri.startswith(("gs://", "s3://")):
-        raise ManifestError(f"uri {uri[:80]!r} is neither relative nor gs:// nor s3://")
+        raise ManifestError(f"uri {shown(uri)} is neither relative nor gs:// nor s3://")
     try:
         parse_uri(uri)
     except AddressError as error:
-        raise ManifestError(error.message) from None
+        # What is wrong comes last, after what may be very long.
+        reason = error.message.removeprefix(f"{uri!r}: ")
+        raise ManifestError(f"uri {shown(uri)}: {reason if len(reason) < _LONGEST_REASON else 'is too long'}") from None
 
 
 def _object(value: Any, keys: tuple[str, ...], where: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from prima_bench.storage.uri import is_device
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 _LONGEST_PATH = 512
+_MOST_PARTS = 32
 
 
 def check_plain_name(name: object, what: str) -> str:
@@ -30,7 +31,7 @@ def check_plain_name(name: object, what: str) -> str:
     """
     if not isinstance(name, str) or not _PLAIN.fullmatch(name) or name.endswith("."):
         raise ManifestError(
-            f"{what} {_shown(name)} is not a plain name",
+            f"{what} {shown(name)} is not a plain name",
             hint="Use letters, digits and . _ + - only, with a letter, a digit or _ first and no dot last.",
         )
     if is_device(name):
@@ -45,9 +46,13 @@ def check_relative_path(path: object, what: str) -> str:
         ManifestError: If it is absolute, empty, leads upwards, or has a part that is no plain name.
     """
     if not isinstance(path, str) or len(path) > _LONGEST_PATH:
-        raise ManifestError(f"{what} {_shown(path)} is not a relative path", hint="Write it as folder/name.")
-    for part in path.split("/"):
-        check_plain_name(part, f"{what} {_shown(path)}:")
+        raise ManifestError(f"{what} {shown(path)} is not a relative path", hint="Write it as folder/name.")
+    parts = path.split("/")
+    if len(parts) > _MOST_PARTS:
+        raise ManifestError(f"{what} {shown(path)} lies in more than {_MOST_PARTS - 1} folders")
+    label = f"{what} {shown(path)}:"
+    for part in parts:
+        check_plain_name(part, label)
     return path
 
 
@@ -61,14 +66,16 @@ def check_no_clash(paths: list[str], what: str) -> None:
     seen = set(folded)
     if len(seen) < len(folded):
         twice, _ = Counter(folded).most_common(1)[0]
-        raise ManifestError(f"{what} {twice!r} is there twice, at least up to upper and lower case")
+        raise ManifestError(f"{what} {shown(twice)} is there twice, at least up to upper and lower case")
     for path in folded:
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            if "/".join(parts[:depth]) in seen:
-                raise ManifestError(f"{what} {'/'.join(parts[:depth])!r} is a file and a folder")
+        above = path.rpartition("/")[0]
+        while above:
+            if above in seen:
+                raise ManifestError(f"{what} {shown(above)} is a file and a folder")
+            above = above.rpartition("/")[0]
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as an error shows it: no more than a line, whatever it is."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
