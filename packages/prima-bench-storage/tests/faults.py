@@ -84,6 +84,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
         with self.server.lock:
             headers = {name.lower(): value for name, value in self.headers.items()}
             request = Request(len(self.server.requests) + 1, self.command, self.path, headers, self.client_address[1])
@@ -107,7 +108,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             said = {"ETag": etag(data), "Content-Range": f"bytes {first}-{last}/{len(data)}"}
             self._answer(206, body, fault, said)
 
-    do_HEAD = do_PUT = do_POST = do_GET
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
     def _answer(self, status: int, body: Any, fault: Fault, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)

@@ -1,7 +1,9 @@
 """Answers that are no object: however large, slow or odd, they cost little, and end in an error of ours."""
 
 import logging
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 from prima_bench.storage import AccessError, Credentials, NotFoundError, StorageError, TransferError, answers
 from prima_bench.storage.client import object_client
 from prima_bench.storage.fetching import fetch_content
+from prima_bench.storage.transfer import upload
+from prima_bench.storage.transfer.pool import THREADS
 from prima_bench.storage.transfer.upload import SINGLE, put
 from prima_bench.storage.uri import parse_uri
 from prima_bench.storage.verify import measure
@@ -126,3 +130,55 @@ def test_an_upload_in_parts_to_what_is_no_store(
         put(object_client("gs", keypair), parse_uri(URI), path, measure(path))
     assert caught.value.hint
     assert caught.value.__context__ is None
+
+
+def parts_taken(request: Any, fault: Any, completed: Any) -> Any:
+    """What a store answers to an upload in parts."""
+    if request.method == "PUT":
+        return fault(status=200, headers={"ETag": '"part"'})
+    if "uploads" in request.path:
+        return fault(
+            status=200, body=b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+        )
+    return fault(status=204) if request.method == "DELETE" else completed
+
+
+def test_an_upload_that_was_completed_and_whose_answer_was_lost(
+    faulty, fault, keypair: Credentials, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(upload, "SINGLE", 2)
+    path = tmp_path / "file"
+    path.write_bytes(b"data")
+    asked = []
+
+    def script(request: Any) -> Any:
+        if request.method == "POST" and "uploadId" in request.path:
+            asked.append(request.number)
+        gone = fault(status=404, body=b"<Error><Code>NoSuchUpload</Code></Error>")
+        return parts_taken(request, fault, gone if len(asked) > 1 else fault(status=504))
+
+    faulty.script = script
+    put(object_client("gs", keypair), parse_uri(URI), path, measure(path))
+    assert len(asked) == 2
+    # That it is gone at the first question is another thing.
+    asked.append(0)
+    with pytest.raises(NotFoundError, match="NoSuchUpload"):
+        put(object_client("gs", keypair), parse_uri(URI), path, measure(path))
+
+
+def test_many_downloads_at_once_keep_their_connections(faulty, content: Any, caplog) -> None:
+    data = bytes(range(256)) * 100
+    wanted = [content(data[i:], part_size=1000) for i in range(6)]
+    for i in range(6):
+        faulty.objects[f"/bucket/{i}"] = data[i:]
+    all_ask = threading.Barrier(6 * THREADS)
+
+    def script(request: Any) -> None:
+        if request.number <= all_ask.parties:
+            all_ask.wait(30)
+
+    faulty.script = script
+    with ThreadPoolExecutor(6) as pool:
+        paths = list(pool.map(lambda i: fetch_content(f"gs://bucket/{i}", wanted[i]), range(6)))
+    assert [path.read_bytes() for path in paths] == [data[i:] for i in range(6)]
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

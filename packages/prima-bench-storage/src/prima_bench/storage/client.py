@@ -138,6 +138,8 @@ def _new_client(endpoint: str | None, credentials: Credentials) -> Any:
         use_fips_endpoint=False,
         ignore_configured_endpoint_urls=True,
         proxies={} if _is_loopback(endpoint) else None,
+        # For several downloads at once, each with threads of its own; urllib3 warns of connections above that.
+        max_pool_connections=64,
         connect_timeout=10,
         read_timeout=60,
         # Retrying is done in one place, around the whole download.

@@ -83,7 +83,7 @@ def refused(address: ObjectUri, error: ClientError) -> Failure:
         return Failure(AccessError(f"{address}: {told}", hint=f"Check {KEY_ID} and {SECRET}."))
     hint = f"The keypair in {KEY_ID} may not do this."
     if status not in (401, 403):
-        hint += f" Check {ENDPOINT_VARIABLES[address.scheme]} too: this is no answer of a store to a read."
+        hint = f"Check {ENDPOINT_VARIABLES[address.scheme]}, and what the keypair in {KEY_ID} may do there."
     return Failure(AccessError(f"{address}: {told}", hint=hint))
 
 

@@ -116,24 +116,30 @@ def _abandon(client: Any, address: ObjectUri, upload: dict[str, Any]) -> None:
 
 
 class _TakenError(StorageError):
-    """Something lies there already."""
+    """Something lies there already, perhaps by an earlier try of ours."""
 
 
 def _ask_once(address: ObjectUri, request: Callable[..., Any], arguments: dict[str, Any]) -> None:
     try:
         # Two publishers at once: the store itself lets only the first one in, where it knows how.
-        _ask(address, lambda: request(**arguments, IfNoneMatch="*"))
+        _ask(address, lambda: request(**arguments, IfNoneMatch="*"), last=True)
     except AccessError as error:
         if "NotImplemented" not in error.message:
             raise
-        _ask(address, lambda: request(**arguments))
+        _ask(address, lambda: request(**arguments), last=True)
 
 
-def _ask(address: ObjectUri, request: Callable[[], Any]) -> Any:
+def _ask(address: ObjectUri, request: Callable[[], Any], *, last: bool = False) -> Any:
+    tries = 0
+
     def attempt() -> Any:
+        nonlocal tries
+        tries += 1
         answer = asked(address, request)
-        if isinstance(answer, Failure) and answer.replaced:
-            return Failure(_TakenError(answer.error.message))
-        return answer
+        if not isinstance(answer, Failure):
+            return answer
+        # Its parts are gone at a further try: the store has joined them, and its answer was lost.
+        joined = last and tries > 1 and "NoSuchUpload" in answer.error.message
+        return Failure(_TakenError(answer.error.message)) if answer.replaced or joined else answer
 
     return retried(attempt, threading.Event())
