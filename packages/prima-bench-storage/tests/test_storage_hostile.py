@@ -176,6 +176,17 @@ def test_a_manifest_that_is_damaged_on_the_disk_is_not_believed(faulty, tmp_path
         hosted.manifest()
 
 
+@pytest.mark.parametrize("name", ["PRIMA_BENCH_CACHE_DIR", "PRIMA_BENCH_SHARED_CACHE_DIR"])
+@pytest.mark.parametrize("value", ["~nobody-of-that-name/cache", "a\0b"])
+def test_a_cache_that_is_no_folder_of_ours(isolated: Path, monkeypatch, name: str, value: str) -> None:
+    monkeypatch.delenv(name, raising=False)
+    Path(".env").write_text(f"{name}={value}\n")
+    with pytest.raises(SettingsError, match=name) as caught:
+        fetch("gs://bucket/key", sha256="0" * 64, size=1)
+    assert caught.value.message.isprintable()
+    assert [path.name for path in Path.cwd().iterdir()] == [".env"]
+
+
 LONG = "x" * 3_000_000
 
 

@@ -22,7 +22,7 @@ from prima_bench.storage.cache.layout import (
     verified,
 )
 from prima_bench.storage.content import Content
-from prima_bench.storage.errors import CacheError
+from prima_bench.storage.errors import CacheError, SettingsError
 from prima_bench.storage.settings import setting
 from prima_bench.storage.verify import matches, sha256_of
 
@@ -50,12 +50,15 @@ class Cache:
         """The cache at ``PRIMA_BENCH_CACHE_DIR``, else in the user's cache directory.
 
         ``PRIMA_BENCH_SHARED_CACHE_DIR`` names a cache that others filled; it is consulted first.
+
+        Raises:
+            SettingsError: If one of them is no path.
         """
         other = setting(SHARED)
-        shared = () if other is None else (_folder(other),)
+        shared = () if other is None else (_folder(SHARED, other),)
         value = setting(DIRECTORY)
         if value is not None:
-            return cls(_folder(value), shared)
+            return cls(_folder(DIRECTORY, value), shared)
         import platformdirs
 
         return cls(platformdirs.user_cache_path("prima-bench", appauthor=False), shared)
@@ -148,6 +151,12 @@ class Cache:
             _log.warning("%s: was damaged, is moved to %s and fetched again", path, aside)
 
 
-def _folder(value: str) -> Path:
+def _folder(name: str, value: str) -> Path:
+    path = os.path.expanduser(value)  # noqa: PTH111 - Path.expanduser raises where there is no home
+    if "\0" in path:
+        raise SettingsError(f"{name} is {value!r}, which is no path")
+    if path.startswith("~"):
+        # Else a folder of that name would be made in the working directory.
+        raise SettingsError(f"{name} is {value!r}: there is no such home", hint="Write the path without ~.")
     with cache_errors(value):
-        return Path(os.path.expanduser(value)).absolute()  # noqa: PTH111 - Path.expanduser raises where there is no home
+        return Path(path).absolute()
