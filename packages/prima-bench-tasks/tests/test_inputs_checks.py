@@ -17,7 +17,7 @@ from prima_bench.tasks.inputs.genes import GeneSpace
 from prima_bench.tasks.inputs.ids import as_ids
 from prima_bench.tasks.inputs.ledger import Ledger, RowDigest, Rows
 from prima_bench.tasks.inputs.scale import ScaleCheck, as_scale
-from prima_bench.tasks.inputs.targets import resolve_targets
+from prima_bench.tasks.inputs.targets import columns_of, named_targets
 from prima_bench.tasks.inputs.vocabulary import Vocabulary, normalise
 
 FLOATS = st.floats(-1e9, 1e9, width=32)
@@ -129,6 +129,10 @@ def test_a_scale_is_declared() -> None:
 GENE_SPACE = GeneSpace(["KLF1", "AHR", "TP53"])
 
 
+def resolved(target_map: Any, perturbations: list[str], separator: str = "+") -> list[list[int]]:
+    return columns_of(named_targets(target_map, perturbations, GENE_SPACE, separator), GENE_SPACE)
+
+
 @pytest.mark.parametrize(
     ("target_map", "columns"),
     [
@@ -139,7 +143,7 @@ GENE_SPACE = GeneSpace(["KLF1", "AHR", "TP53"])
     ],
 )
 def test_target_maps(target_map: Any, columns: Any) -> None:
-    assert resolve_targets(target_map, ["A", "B"], GENE_SPACE) == columns
+    assert resolved(target_map, ["A", "B"]) == columns
 
 
 @pytest.mark.parametrize(
@@ -155,41 +159,40 @@ def test_target_maps(target_map: Any, columns: Any) -> None:
 )
 def test_wrong_target_maps(target_map: Any, seen: str) -> None:
     with pytest.raises(UsageError, match=seen):
-        resolve_targets(target_map, ["A", "B"], GENE_SPACE)
+        resolved(target_map, ["A", "B"])
 
 
 def test_target_table(tmp_path: Any) -> None:
     (tmp_path / "t.csv").write_text("label,genes\nA,AHR\nB,KLF1+TP53\nA,TP53\n")
-    assert resolve_targets(tmp_path / "t.csv", ["A", "B"], GENE_SPACE) == [[1, 2], [0, 2]]
+    assert resolved(tmp_path / "t.csv", ["A", "B"]) == [[1, 2], [0, 2]]
     (tmp_path / "t.tsv").write_text("label\tgenes\textra\nA\tAHR\t1\n")
     with pytest.raises(DataError, match="needs two columns"):
-        resolve_targets(tmp_path / "t.tsv", ["A"], GENE_SPACE)
+        resolved(tmp_path / "t.tsv", ["A"])
     with pytest.raises(DataError, match="no file"):
-        resolve_targets(tmp_path / "no.csv", ["A"], GENE_SPACE)
+        resolved(tmp_path / "no.csv", ["A"])
 
 
 def test_labels_as_targets_split_combinations() -> None:
-    assert resolve_targets("labels", ["AHR", "AHR+KLF1"], GENE_SPACE) == [[1], [0, 1]]
-    assert resolve_targets(None, ["AHR"], GENE_SPACE) is None
+    assert resolved("labels", ["AHR", "AHR+KLF1"]) == [[1], [0, 1]]
 
 
 def test_labels_may_name_genes_that_were_not_measured_when_told_so() -> None:
-    assert resolve_targets("measured_labels", ["AHR", "AHR+XYZ", "XYZ"], GENE_SPACE) == [[1], [1], []]
+    assert resolved("measured_labels", ["AHR", "AHR+XYZ", "XYZ"]) == [[1], [1], []]
     with pytest.raises(UsageError, match="'Ahr'"):
-        resolve_targets("measured_labels", ["Ahr"], GENE_SPACE)
+        resolved("measured_labels", ["Ahr"])
 
 
 def test_compounds_have_no_targets_and_that_is_known() -> None:
-    assert resolve_targets("none", ["aspirin", "AHR"], GENE_SPACE) == [[], []]
+    assert resolved("none", ["aspirin", "AHR"]) == [[], []]
 
 
 def test_a_separator_is_what_it_is_said_to_be(tmp_path: Any) -> None:
-    assert resolve_targets("labels", ["AHR_KLF1"], GENE_SPACE, "_") == [[0, 1]]
-    assert resolve_targets({"a": "AHR;KLF1"}, ["a"], GENE_SPACE, ";") == [[0, 1]]
+    assert resolved("labels", ["AHR_KLF1"], "_") == [[0, 1]]
+    assert resolved({"a": "AHR;KLF1"}, ["a"], ";") == [[0, 1]]
     (tmp_path / "t.csv").write_text("label,gene\na,AHR|KLF1\n")
-    assert resolve_targets(tmp_path / "t.csv", ["a"], GENE_SPACE, "|") == [[0, 1]]
+    assert resolved(tmp_path / "t.csv", ["a"], "|") == [[0, 1]]
     with pytest.raises(UsageError, match="target_separator cannot be ''"):
-        resolve_targets("labels", ["AHR"], GENE_SPACE, "")
+        resolved("labels", ["AHR"], "")
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

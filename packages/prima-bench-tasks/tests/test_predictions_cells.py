@@ -211,13 +211,24 @@ def test_nothing_at_all(screen: Any) -> None:
         ({"a": 1}, "a dict holds no cells"),
         (None, "a NoneType holds no cells"),
         (object(), "object cannot be read"),
-        (np.zeros(3), "the matrix has 1 dimensions"),
+        (np.zeros(3), "the array has 1 dimension, shape (3,)"),
         (np.zeros((17, 12), dtype=complex), "complex128 are not real numbers"),
     ],
 )
 def test_things_that_are_no_cells(screen: Any, refused: Any, wrong: Any, seen: str) -> None:
     cells = screen.predictions
     assert seen in refused(screen, wrong, ids=cells.obs_names, perturbation=cells.obs["target"]).message
+
+
+def test_a_matrix_on_its_side_and_expression_in_a_layer(screen: Any, refused: Any) -> None:
+    cells = screen.predictions
+    turned = refused(screen, dense(cells).T, ids=cells.obs_names, perturbation=cells.obs["target"])
+    assert turned.message == "17 ids for 12 rows"
+    assert "transpose it" in turned.hint
+    layered = anndata.AnnData(None, obs=cells.obs, var=cells.var, layers={"counts": cells.X})
+    assert "layers['counts']" in refused(screen, layered).hint
+    named = cells.to_df().assign(target=cells.obs["target"]).reset_index(names="cell")
+    assert "frame.set_index('cell')" in refused(screen, named).hint
 
 
 def test_rows_without_names(screen: Any, refused: Any) -> None:
@@ -368,5 +379,5 @@ def test_control_cells_are_ignored_unless_a_metric_uses_them(screen: Any) -> Non
     assert screen.result(both).result_digest == screen.result().result_digest
     metric = "pearson_delta(control_source=prediction)"
     assert screen.result(both, metrics=metric).predictions.n_rows == 17
-    with pytest.raises(PredictionError, match="needs predicted control cells"):
+    with pytest.raises(PredictionError, match="no predicted control cells, and 1 metric of the panel must have them"):
         screen.result(metrics=metric)

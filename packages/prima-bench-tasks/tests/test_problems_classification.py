@@ -6,7 +6,7 @@ import anndata
 import pandas as pd
 import pytest
 
-from prima_bench.tasks.errors import DataError, UsageError
+from prima_bench.tasks.errors import DataError, PredictionError, UsageError
 from prima_bench.tasks.evaluation import Evaluation
 
 
@@ -26,6 +26,16 @@ from prima_bench.tasks.evaluation import Evaluation
 def test_wrong_options(labelled: Any, options: dict[str, Any], seen: str) -> None:
     with pytest.raises(UsageError, match=seen):
         labelled.evaluation(**options)
+
+
+def test_files_whose_only_column_is_taken_for_names(labelled: Any, tmp_path: Any) -> None:
+    only = tmp_path / "only.csv"
+    labelled.solution.obs[["type"]].to_csv(only, index=False)
+    with pytest.raises(UsageError, match="no column 'type'") as caught:
+        labelled.evaluation(solution=only)
+    assert "first column of a file" in caught.value.hint
+    with pytest.raises(PredictionError, match="no columns beside the names of its rows"):
+        labelled.result(only)
 
 
 def test_solutions_that_cannot_be_used(labelled: Any) -> None:

@@ -132,6 +132,12 @@ def test_targets_that_are_not_known_are_flagged_where_they_matter(screen: Any) -
     assert result.flags == ["targets_not_excluded"]
 
 
+def test_targets_none_of_which_was_measured_are_flagged(screen: Any) -> None:
+    named = {"AHR": "ENSG00000106546", "KLF1": ["KLF1", "ENSG2"], "AHR+KLF1": "ENSG1+ENSG2", "drug X": []}
+    assert screen.result(target_map=named).flags == ["targets_not_measured: 2 of 4"]
+    assert screen.result(target_map=named, metrics="mae").flags == []
+
+
 def test_predictions_that_are_all_zero_are_flagged(screen: Any, log_screen: Any) -> None:
     for data in (screen, log_screen):
         zero = data.predictions.copy()

@@ -67,9 +67,9 @@ def read_cells(
         names, genes = x.obs_names, x.var_names
         own_labels = one_column(x.obs, label_key, error) if label_key in x.obs else None
         own_contexts = one_column(x.obs, context_key, error) if context_key and context_key in x.obs else None
-        x = expression_of(x, error)
+        cells, x = x, expression_of(x, error)
         if x is None:
-            raise error("the AnnData has no X", hint="Put the expression of the cells into X.")
+            raise error("the AnnData has no X", hint=_no_expression(cells))
     elif isinstance(x, pd.DataFrame):
         own_labels = one_column(x, label_key, error) if label_key in x else None
         own_contexts = one_column(x, context_key, error) if context_key and context_key in x else None
@@ -80,16 +80,17 @@ def read_cells(
         own_labels, own_contexts = x.get("perturbation"), x.get("context") if context_key else None
         names, genes, x = x.get("ids"), x.get("genes"), x["x"]
     if x is None or isinstance(x, pd.Series | list | dict):
-        raise error(
-            f"a {type(x).__name__} holds no cells", hint="Give an AnnData, DataFrame, tensor, array with ids, or path."
-        )
+        hint = "Give an AnnData, DataFrame, tensor, array with ids, or path."
+        if isinstance(x, list):
+            hint += " Several pieces are handed in one after another."
+        raise error(f"a {type(x).__name__} holds no cells", hint=hint)
     matrix = open_matrix(x, error=error)
     if ids is None and names is None:
-        raise error("rows without names cannot be aligned", hint="Pass ids=, one name for each row.")
+        raise error("rows without names cannot be aligned", hint="Pass ids=, one name for each row, as in obs_names.")
     given = as_ids(names if ids is None else in_row_order(ids, [names], "ids", error), error=error)
     n = matrix.shape[0]
     if len(given) != n:
-        raise error(f"{counted(len(given), 'id')} for {counted(n, 'row')}", hint="Give one id for each row.")
+        raise error(f"{counted(len(given), 'id')} for {counted(n, 'row')}", hint=_fit(matrix.shape, len(given)))
     if genes is not None and np.shape(genes)[:1] != (matrix.shape[1],):
         raise error(
             f"{counted(int(np.size(genes)), 'gene name')} for {counted(matrix.shape[1], 'column')}",
@@ -100,6 +101,16 @@ def read_cells(
     own_labels = own_labels if labels is None else in_row_order(labels, [names, given], "perturbation labels", error)
     own_contexts = own_contexts if contexts is None else in_row_order(contexts, [names, given], "contexts", error)
     return CellTable(given, genes, own_labels, matrix, own_contexts)
+
+
+def _no_expression(cells: anndata.AnnData) -> str:
+    layers = list(cells.layers)
+    return f"Put the expression of the cells into X{f', such as layers[{layers[0]!r}]' if layers else ''}."
+
+
+def _fit(shape: tuple[int, int], ids: int) -> str:
+    turned = " As many columns as ids: the matrix may lie on its side; transpose it." if shape[1] == ids else ""
+    return f"Give one id for each row.{turned}"
 
 
 def _check_keys(arrays: Arrays, allowed: tuple[str, ...], error: type[PrimaBenchError]) -> None:

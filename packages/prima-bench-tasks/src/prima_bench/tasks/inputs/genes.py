@@ -89,7 +89,7 @@ class GeneSpace:
             parts.append(f"hold {counted(len(extra), 'gene')} that the solution lacks: {first_few(extra)}")
         folded = {_fold(str(gene)): str(gene) for gene in missing}
         near = [(str(gene), folded[_fold(str(gene))]) for gene in extra if _fold(str(gene)) in folded]
-        hint = "Give exactly the genes of the test split, in any order."
+        hint = "Give exactly the solution's genes, in any order; a registered dataset's test split has them."
         if near:
             hint += f" {near[0][0]!r} looks like {near[0][1]!r}: names are compared exactly."
         return PredictionError(f"predictions {' and '.join(parts)}", hint=hint)

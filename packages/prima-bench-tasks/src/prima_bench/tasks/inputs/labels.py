@@ -125,9 +125,14 @@ def _from_frame(
         parts |= {"scores": open_matrix(rest, error=error), "columns": rest.columns}
     if parts:
         return parts
+    hint = f"Name the column of labels {columns[0]!r}, or give one column of scores for each class"
+    if not len(x.columns):
+        raise error(
+            "the table has no columns beside the names of its rows", hint=f"{hint}, after the column of row names."
+        )
     raise error(
         f"the table has neither a label column nor class scores; its columns are {first_few(x.columns)}",
-        hint=f"Name the column of labels {columns[0]!r}, or give one column of scores for each class.",
+        hint=f"{hint}, named {first_few(classes, 3)}." if classes else f"{hint}.",
     )
 
 

@@ -25,6 +25,7 @@ from prima_bench.tasks.inputs.sparse import (
     check_scipy,
     check_stored,
     malformed,
+    not_a_table,
     tensor_to_csr,
 )
 
@@ -148,7 +149,7 @@ def open_matrix(x: Any, *, error: type[PrimaBenchError] = PredictionError) -> Ma
         return _sparse_matrix(csr, float(csr.nnz), lambda a, b: _slice(csr, a, b), csr is not x, error)
     if isinstance(x, np.ndarray | h5py.Dataset):
         if x.ndim != 2:
-            raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
+            raise not_a_table(x.shape, error)
         plain = np.asarray(x) if isinstance(x, np.ndarray) else x
         item = 4 if x.dtype.itemsize < 4 else x.dtype.itemsize
         shape, epsilon = (x.shape[0], x.shape[1]), _epsilon(x.dtype)
@@ -215,7 +216,7 @@ def _slice(x: Any, start: int, stop: int) -> Any:
 
 def _from_tensor(x: torch.Tensor, error: type[PrimaBenchError]) -> Matrix:
     if x.ndim != 2:
-        raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
+        raise not_a_table(x.shape, error)
     x = x.detach()
     epsilon = torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
     if x.layout != torch.strided:
@@ -234,7 +235,7 @@ def _from_frame(x: pd.DataFrame, error: type[PrimaBenchError]) -> Matrix:
     if other:
         raise error(
             f"column {other[0]!r} is not numeric" + (f" (nor are {len(other) - 1} more)" if len(other) > 1 else ""),
-            hint="Apart from the named label column, every column must hold numbers.",
+            hint=f"Here columns hold numbers. If it names the rows: frame.set_index({other[0]!r}); else drop it.",
         )
     if len(x.columns) and all(isinstance(dtype, pd.SparseDtype) for dtype in x.dtypes):
         sparse: Any = x.sparse

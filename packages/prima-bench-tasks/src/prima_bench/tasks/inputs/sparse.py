@@ -2,13 +2,14 @@
 and converts sparse matrices trusts them, and reads or writes outside of memory where they are wrong. No values here.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-from prima_bench.tasks.errors import PrimaBenchError
+from prima_bench.tasks.errors import PrimaBenchError, counted
 
 _PIECE = 1 << 20
 _UNREADABLE = (ValueError, IndexError, KeyError, TypeError, OSError, RuntimeError, OverflowError)
@@ -20,6 +21,13 @@ def malformed(why: object, error: type[PrimaBenchError]) -> PrimaBenchError:
     return error(f"the sparse matrix is malformed: {why}", hint=_HINT)
 
 
+def not_a_table(shape: Sequence[int], error: type[PrimaBenchError]) -> PrimaBenchError:
+    """The error for an array that is no matrix."""
+    hint = "Give rows and columns" + ("; one row alone is array[None, :]." if len(shape) == 1 else ".")
+    held = f"the array has {counted(len(shape), 'dimension')}, shape {tuple(shape)}"
+    return error(f"{held}, where a matrix has two", hint=hint)
+
+
 def as_csr(x: Any, error: type[PrimaBenchError]) -> Any:
     """A scipy matrix or array of any format as CSR; ``x`` itself where it is CSR.
 
@@ -27,7 +35,7 @@ def as_csr(x: Any, error: type[PrimaBenchError]) -> Any:
         PrimaBenchError: If it is malformed, or not two-dimensional.
     """
     if x.ndim != 2:
-        raise error(f"the matrix has {x.ndim} dimensions", hint="It must have rows and columns.")
+        raise not_a_table(x.shape, error)
     check_scipy(x, error)
     if x.format == "csr":
         return x

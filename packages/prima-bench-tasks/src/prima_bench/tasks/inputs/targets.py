@@ -21,34 +21,33 @@ WORDS = (FROM_LABELS, FROM_MEASURED_LABELS, NO_TARGETS)
 SEPARATOR = "+"
 
 
-def resolve_targets(
+def named_targets(
     target_map: Any, perturbations: Sequence[str], genes: GeneSpace, separator: str = SEPARATOR
-) -> list[list[int]] | None:
-    """The target columns of every perturbation.
+) -> list[list[str]]:
+    """The names of every perturbation's targets, whether they were measured or not.
 
     Args:
         target_map: ``"labels"``: a label is the name of its target gene, and ``A+B`` names two; every one of them must
             have been measured. ``"measured_labels"``: the same, but a name that is no measured gene has no target.
             ``"none"``: no perturbation has a target, as with compounds. A mapping of labels to a gene, to several (a
             list, or ``A+B``), or to none (an empty list or string). The path of a table with the columns label and
-            genes. None: no targets are known.
+            genes.
         perturbations: The solution's labels, [P].
         genes: The solution's genes. A mapping may name genes that were not measured; nothing is left out for those.
         separator: What stands between the genes of a combination.
 
     Returns:
-        For each perturbation the columns of its targets, ascending; None when ``target_map`` is None.
+        For each perturbation its targets.
 
     Raises:
         UsageError: If a label has no entry, or does not name genes, or a gene differs from a measured one in case.
         DataError: If the table cannot be read.
 
     Example:
-        >>> resolve_targets("labels", ["A", "A+B"], GeneSpace(["B", "A"]))
+        >>> genes = GeneSpace(["B", "A"])
+        >>> columns_of(named_targets("labels", ["A", "A+B"], genes), genes)
         [[1], [0, 1]]
     """
-    if target_map is None:
-        return None
     if not separator.strip():
         raise UsageError(f"target_separator cannot be {separator!r}", hint="It stands between gene names, such as '+'.")
     if isinstance(target_map, str) and target_map == NO_TARGETS:
@@ -73,8 +72,12 @@ def resolve_targets(
             hint="Give every perturbation its target genes; an empty list where it has none, as for a drug.",
         )
     _refuse_near_misses({label: named[label] for label in perturbations}, genes)
-    columns = [genes.positions([g.strip() for g in named[label]]) for label in perturbations]
-    return [sorted({int(c) for c in found if c >= 0}) for found in columns]
+    return [[g.strip() for g in named[label]] for label in perturbations]
+
+
+def columns_of(named: Sequence[Sequence[str]], genes: GeneSpace) -> list[list[int]]:
+    """For each perturbation the columns of those of its targets that were measured, ascending."""
+    return [sorted({int(c) for c in genes.positions(targets) if c >= 0}) for targets in named]
 
 
 def _entries(target_map: Mapping[Any, Any], separator: str, error: type[PrimaBenchError]) -> dict[str, list[str]]:

@@ -213,7 +213,8 @@ def _read_solution(source: Source, label_key: str) -> tuple[LabelTable, Any]:
         table: Any = x.obs if isinstance(x, anndata.AnnData) else x
         if label_key not in table:
             near = ", ".join(nearest_names(label_key, map(str, table.columns)))
-            raise UsageError(f"the solution has no column {label_key!r}", hint=f"Nearest: {near or 'it has none'}.")
+            first = "It has none beside the names of its rows, which stand in the first column of a file."
+            raise UsageError(f"the solution has no column {label_key!r}", hint=f"Nearest: {near}." if near else first)
         labels = read_labels(one_column(table, label_key, DataError), ids=table.index, columns=(), error=DataError)
         return labels, x.uns.get("classes") if source.dataset is not None and isinstance(x, anndata.AnnData) else None
 

@@ -162,8 +162,9 @@ class PerturbationProblem:
             )
         if self._needs_control and not predicted[:, 0].all():
             raise PredictionError(
-                f"{', '.join(self._needs_control)} needs predicted control cells, and there are none",
-                hint=f"Predict cells labelled {solution.control!r}, or use control_source=solution.",
+                f"there are no predicted control cells, and {counted(len(self._needs_control), 'metric')} of the panel "
+                f"must have them: {first_few(self._needs_control, 3)}",
+                hint=f"Predict cells labelled {solution.control!r} too, or take control_source=solution.",
             )
         return Coverage(int(found.sum()), len(self.unit_ids), 1.0)
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,7 +23,7 @@ from prima_bench.tasks.inputs.files import opened
 from prima_bench.tasks.inputs.genes import GeneSpace
 from prima_bench.tasks.inputs.ids import RowIndex, repeated
 from prima_bench.tasks.inputs.scale import SOLUTION_EXCESS, Scale, ScaleCheck, as_scale
-from prima_bench.tasks.inputs.targets import FROM_MEASURED_LABELS, SEPARATOR, resolve_targets
+from prima_bench.tasks.inputs.targets import SEPARATOR, columns_of, named_targets
 from prima_bench.tasks.inputs.vocabulary import Codes, distinct, normalise
 from prima_bench.tasks.problems.base import Source, as_text, take_options
 from prima_bench.tasks.specs import UNIT_LEVELS, digest_of
@@ -50,7 +51,7 @@ class PerturbationSolution:
         contexts: The contexts, sorted; code c is ``contexts[c]``.
         context: Context of each cell, int64 [cells]; zero where there are no contexts.
         to_predict: Of a registered dataset, which cells predictions must hold, bool [cells].
-        unmeasured: How many perturbations have no measured target although their labels were to name one.
+        unmeasured: How many perturbations have no measured target although they were said to have one.
         digest: ``sha256:...``.
     """
 
@@ -110,7 +111,7 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
     with opened(source.data, error=DataError) as cells:
         if not isinstance(cells, anndata.AnnData):
             raise UsageError(
-                f"solution= must be an AnnData or the path of an .h5ad file, not a {type(cells).__name__}",
+                f"solution= must be an AnnData or the path of an .h5ad file, not {_shown(source.data)}",
                 hint="X holds the expression of the real cells, var_names the genes, obs the perturbation of each.",
             )
         for key in filter(None, (label_key, context_key)):
@@ -120,7 +121,7 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
         table = read_cells(cells, label_key=label_key, context_key=context_key, error=DataError)
         group, control, perturbations = _groups(table, as_text("control", options["control"]))
         genes = GeneSpace(cells.var_names, ordered=source.dataset is not None)
-        targets = _targets(source, options, cells, perturbations, genes)
+        targets, unmeasured = _targets(source, options, cells, perturbations, genes)
         context, contexts = _contexts(table)
         labels = None
         if source.dataset is None:
@@ -158,7 +159,7 @@ def read_solution(source: Source, device: torch.device) -> PerturbationSolution:
         contexts=contexts,
         context=context,
         to_predict=group > 0,
-        unmeasured=_unmeasured(options["target_map"], targets),
+        unmeasured=unmeasured,
         digest=_digest(source, control, scale, genes, targets, hashes, contexts),
     )
 
@@ -224,21 +225,24 @@ def _refuse_gaps(group: Codes, context: Codes, contexts: list[str], control: str
 
 def _targets(
     source: Source, options: Mapping[str, Any], cells: anndata.AnnData, perturbations: list[str], genes: GeneSpace
-) -> list[list[int]] | None:
+) -> tuple[list[list[int]] | None, int]:
+    """The columns of the targets, and how many perturbations have targets none of which was measured."""
     target_map, separator = options["target_map"], options["target_separator"]
     if source.dataset is not None and target_map is None and TARGETS_KEY in cells.uns:
         try:
             target_map = json.loads(str(cells.uns[TARGETS_KEY]))
         except ValueError as error:
             raise DataError(f"uns[{TARGETS_KEY!r}] of the solution is no JSON: {error}", hint=_REBUILD) from error
-    return resolve_targets(
-        target_map, perturbations, genes, SEPARATOR if separator is None else as_text("target_separator", separator)
-    )
+    separator = SEPARATOR if separator is None else as_text("target_separator", separator)
+    if target_map is None:
+        return None, 0
+    named = named_targets(target_map, perturbations, genes, separator)
+    columns = columns_of(named, genes)
+    return columns, sum(bool(names) and not found for names, found in zip(named, columns, strict=True))
 
 
-def _unmeasured(target_map: Any, targets: list[list[int]] | None) -> int:
-    asked = isinstance(target_map, str) and target_map == FROM_MEASURED_LABELS
-    return sum(not genes for genes in targets) if asked and targets is not None else 0
+def _shown(solution: Any) -> str:
+    return repr(str(solution)) if isinstance(solution, str | PathLike) else f"a {type(solution).__name__}"
 
 
 def _read_cells(
