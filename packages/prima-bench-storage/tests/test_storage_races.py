@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
-from prima_bench.storage import Cache, Credentials, IntegrityError, OfflineError, verify
+from prima_bench.storage import Cache, CacheError, Credentials, IntegrityError, OfflineError, verify
 from prima_bench.storage import client as clients
 from prima_bench.storage.cache import layout, upkeep
 from prima_bench.storage.cache.layout import STAMP
@@ -277,3 +277,34 @@ def test_a_kill_before_the_stamp_leaves_a_blob_that_others_can_read(tmp_path: Pa
         interrupted()
     # Whoever owns it may never come back to it; the others verify it at every use.
     assert cache.path(wanted.name).stat().st_mode & 0o044 == 0o044
+
+
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_blob_of_another_user_that_nobody_else_can_read(
+    tmp_path: Path, content: Pin, monkeypatch, sticky: bool
+) -> None:
+    # As an earlier version left it that was killed at the end of a download.
+    cache = Cache(tmp_path)
+    wanted = content(DATA, part_size=300)
+    path = cache.path(wanted.name)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(len(DATA)))
+    theirs, refusal = path.stat(), PermissionError(1, "Operation not permitted")
+    for name, applies in (("open", True), ("replace", sticky)):
+        honest = getattr(Path, name)
+
+        def refused(self: Path, *args: Any, honest: Any = honest, applies: bool = applies, **options: Any) -> Any:
+            if applies and path.stat().st_ino == theirs.st_ino and path in (self, *args):
+                raise refusal
+            return honest(self, *args, **options)
+
+        monkeypatch.setattr(Path, name, refused)
+    assert cache.find(wanted) is None
+    assert path.stat().st_ino == theirs.st_ino
+    with VerifiedParts(cache.layout, wanted, uri=URI) as file:
+        fill(file, wanted)
+        if sticky:
+            with pytest.raises(CacheError, match="Operation not permitted"):
+                file.publish()
+        else:
+            assert file.publish() == cache.find(wanted) == path

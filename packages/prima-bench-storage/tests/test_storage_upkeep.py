@@ -1,10 +1,12 @@
 """Looking after a cache: what is counted, what is found damaged, and what is never deleted."""
 
+import errno
 import os
 import shutil
 import time
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -159,6 +161,29 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_empty(cache: Cache, monke
     for look in (upkeep.entries, upkeep.damaged, upkeep.removable):
         with pytest.raises(CacheError, match=r"cannot be read: .*Permission denied"):
             look(cache)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_blob_that_cannot_be_read_keeps_no_other_from_being_verified(
+    cache: Cache, content, monkeypatch, caplog, number: int
+) -> None:
+    closed = cache.path(content(b"\x01" * 1000).name)
+    bad = cache.path(content(b"\x03" * 3000).name)
+    bad.chmod(0o644)
+    bad.write_bytes(b"\x03" * 2999 + b"x")
+    honest = Path.open
+
+    def opened(path: Path, *args: Any, **options: Any) -> IO[Any]:
+        if path == closed:
+            raise OSError(number, os.strerror(number))
+        return honest(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert sorted(upkeep.damaged(cache)) == sorted([closed, bad])
+    assert os.strerror(number) in caplog.text
+    assert not bad.exists()
+    # What the disk cannot give is lost; what we may not read is good for somebody else perhaps.
+    assert closed.exists() == (number == errno.EACCES)
 
 
 def test_a_file_is_no_cache(tmp_path: Path) -> None:

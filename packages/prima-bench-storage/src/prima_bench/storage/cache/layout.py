@@ -182,8 +182,10 @@ def publish(handle: int, temporary: Path, path: Path) -> bool:
     except FileNotFoundError:
         pass  # another process was quicker: it renamed the file that both were filling
     except PermissionError:
-        if regular_file(path) is None:
-            raise  # or, on Windows, somebody has the blob open
+        # On Windows somebody may have the blob open; elsewhere it is another user's, which only he may replace.
+        there = regular_file(path)
+        if there is None or (os.name != "nt" and not is_stamped(there)):
+            raise
     found = regular_file(path)
     if found is None or found.st_size != ours.st_size:
         return False

@@ -76,7 +76,7 @@ class Cache:
             CacheError: If the cache cannot be looked into.
         """
         for layout in (*self.shared, self.layout):
-            path = layout.blob(content.name)
+            path, status = layout.blob(content.name), None
             try:
                 status = regular_file(path)
                 if status is None:
@@ -94,6 +94,10 @@ class Cache:
             except FileNotFoundError:
                 continue  # another process has put it aside
             except OSError as error:
+                if status is not None and isinstance(error, PermissionError):
+                    # Another user's, who was interrupted. Where one may write to the folder, it is fetched again.
+                    _log.warning("%s: may not be read and is not used", path)
+                    continue
                 raise CacheError(f"the cache at {layout.root} cannot be read: {error.strerror}", hint=HINT) from error
             self._put_aside(layout, path, status)
         return None

@@ -5,6 +5,8 @@ what is locked.
 """
 
 import contextlib
+import errno
+import logging
 import os
 import re
 import time
@@ -33,6 +35,8 @@ _NAMES = {
 }
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _VIEW = re.compile(r"\w[\w.+-]*@\w[\w.+-]*-[0-9a-f]{12}/.+", re.ASCII)
+
+_log = logging.getLogger("prima_bench.storage")
 
 Kind = Literal["blob", "partial", "quarantine", "lock", "view"]
 
@@ -98,22 +102,29 @@ def damaged(
         blobs: Those to read; all that are there when None.
 
     Returns:
-        The blobs that were damaged; where they cannot be moved they are still there, and are not used.
+        The blobs that were damaged; where they cannot be moved they are still there, and are not used. Also those that
+        may not be read, which stay.
 
     Raises:
-        CacheError: If one cannot be read.
+        CacheError: If a folder of the cache cannot be read.
     """
     bad = []
     for entry in entries(cache) if blobs is None else blobs:
         if entry.kind != "blob":
             continue
         step(f"reading {entry.path.name[:12]} {' '.join(entry.views)}".rstrip())
-        with cache_errors(str(entry.path), "cannot be read"):
+        status = None
+        try:
             status = regular_file(entry.path)
-            try:
-                right = status is None or verified(entry.path, partial(_is_name_of, entry.path.name))
-            except FileNotFoundError:
-                continue  # deleted or put aside by another process
+            right = status is None or verified(entry.path, partial(_is_name_of, entry.path.name))
+        except FileNotFoundError:
+            continue  # deleted or put aside by another process
+        except OSError as error:
+            _log.warning("%s: cannot be read: %s", entry.path, error.strerror)
+            if error.errno != errno.EIO or status is None:
+                bad.append(entry.path)  # perhaps good for whoever may read it
+                continue
+            right = False  # the disk cannot give it any more
         if right:
             continue
         bad.append(entry.path)
