@@ -81,3 +81,13 @@ def test_a_stderr_that_was_closed_is_no_terminal(faulty, content, monkeypatch) -
     monkeypatch.setattr(sys, "stderr", closed)
     monkeypatch.setattr(progress, "EVERY", 0.0)
     assert fetch_content("gs://bucket/key", content(DATA)).read_bytes() == DATA
+
+
+def test_nothing_is_told_after_the_end(monkeypatch) -> None:
+    # By threads that were left to a network which still answers, long after an error was shown.
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    heard: list[Report] = []
+    with listening(heard.append), Progress("a", 10) as moved:
+        moved.add(4)
+    moved.add(6)
+    assert [report.finished for report in heard] == [False, True]

@@ -191,7 +191,7 @@ def test_a_secret_keeps_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["store.example.org", "ftp://store", "https://", "https://key:secret@store", "https://s?x"]
+    "value", ["store.example.org", "ftp://store", "https://", "https://key:secret@store", "https://s?x", "https://s#x"]
 )
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_an_endpoint_that_is_none(isolated: Path, monkeypatch, scheme: str, value: str) -> None:

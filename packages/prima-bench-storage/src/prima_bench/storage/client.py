@@ -88,7 +88,7 @@ def _is_address(value: str) -> bool:
             and bool(parts.hostname)
             and parts.port != 0
             and "@" not in parts.netloc
-            and not parts.query
+            and not (parts.query or parts.fragment)
         )
     except ValueError:  # brackets that do not match, a port that is no number
         return False

@@ -92,6 +92,7 @@ class Progress:
         self._listener = _listener.get()
         self._lock = threading.Lock()
         self._done = self._moved = 0
+        self._ended = False
         self._start = self._told = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -99,6 +100,7 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
+            self._ended = True
             self._listener(self._report(finished=True))
 
     def add(self, count: int) -> None:
@@ -106,7 +108,7 @@ class Progress:
         with self._lock:
             self._moved += count
             self._done += count
-            if time.monotonic() - self._told >= EVERY:
+            if time.monotonic() - self._told >= EVERY and not self._ended:
                 self._told = time.monotonic()
                 self._listener(self._report(finished=False))
 
