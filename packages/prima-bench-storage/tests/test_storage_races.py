@@ -263,6 +263,37 @@ def test_what_changes_while_it_is_read_is_not_taken_for_right(
     assert cache.find(wanted) is None
 
 
+@pytest.mark.parametrize("how", ["touched", "fetched again"])
+def test_what_is_right_is_not_called_damaged_whatever_others_do(
+    tmp_path: Path, content: Pin, monkeypatch, how: str
+) -> None:
+    cache = Cache(tmp_path)
+    wanted = content(DATA)
+    with VerifiedParts(cache.layout, wanted, uri=URI) as file:
+        fill(file, wanted)
+        path = file.publish()
+    assert path is not None
+    os.utime(path)
+    honest = verify.measure_stream
+
+    def measured(stream: BinaryIO, part_size: int = 300) -> Content:
+        found = honest(stream, part_size)
+        monkeypatch.undo()
+        if how == "touched":
+            os.utime(path, (0, 0))
+        else:
+            path.unlink()
+            with VerifiedParts(cache.layout, wanted, uri=URI) as file:
+                fill(file, wanted)
+                file.publish()
+        return found
+
+    monkeypatch.setattr(verify, "measure_stream", measured)
+    assert upkeep.damaged(cache) == []
+    assert cache.find(wanted) == path
+    assert path.stat().st_mtime == STAMP
+
+
 def test_a_kill_before_the_stamp_leaves_a_blob_that_others_can_read(tmp_path: Path, content: Pin, monkeypatch) -> None:
     cache = Cache(tmp_path)
     wanted = content(DATA, part_size=300)

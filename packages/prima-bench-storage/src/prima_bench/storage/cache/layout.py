@@ -16,6 +16,7 @@ what else may get to a blob's place is read whole before it is used.
 """
 
 import contextlib
+import errno
 import os
 import stat
 import time
@@ -33,6 +34,7 @@ STAMP = 946_684_800
 NOTED_EVERY = 60.0
 """Seconds in which the use of a blob is noted once."""
 
+_READINGS = 3
 _BY_HANDLE = os.utime in os.supports_fd and os.chmod in os.supports_fd
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Downloads of prima-bench; safe to delete.\n"
 
@@ -121,7 +123,8 @@ def note_use(path: Path, status: os.stat_result) -> None:
 def verified(path: Path, is_right: Callable[[Content], bool], part_size: int = PART_SIZE) -> bool:
     """Whether a blob holds what it must; it is read whole, and then marked.
 
-    All by one handle: a file that comes to its place meanwhile is not marked, and neither is one that is written to.
+    All by one handle: a file that comes to its place meanwhile is not marked, and neither is one that is written to. It
+    is read again then.
 
     Args:
         path: The blob.
@@ -129,19 +132,23 @@ def verified(path: Path, is_right: Callable[[Content], bool], part_size: int = P
         part_size: Bytes in a part.
 
     Raises:
-        OSError: If it cannot be read.
+        OSError: If it cannot be read, or is gone.
     """
-    with path.open("rb") as stream:
-        before = os.fstat(stream.fileno())
-        if not is_right(verify.measure_stream(stream, part_size)):
-            return False
-        after = os.fstat(stream.fileno())
-        if not is_stamped(after):  # by another who has verified it
-            if after.st_mtime_ns != before.st_mtime_ns:
-                return False
-            stamp(stream.fileno() if _BY_HANDLE else path)
-    found = regular_file(path)
-    return found is not None and os.path.samestat(found, before)
+    for _ in range(_READINGS):
+        with path.open("rb") as stream:
+            before = os.fstat(stream.fileno())
+            right = is_right(verify.measure_stream(stream, part_size))
+            after = os.fstat(stream.fileno())
+            marked = right and is_stamped(after)  # by another who has read it too
+            if right and not marked and after.st_mtime_ns == before.st_mtime_ns:
+                stamp(stream.fileno() if _BY_HANDLE else path)
+                marked = True
+        found = regular_file(path)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if os.path.samestat(found, before) and (marked or not right):
+            return marked
+    return False
 
 
 def regular_file(path: Path) -> os.stat_result | None:
