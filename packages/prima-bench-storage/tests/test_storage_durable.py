@@ -10,6 +10,7 @@ import pytest
 
 from prima_bench.storage import Cache, CacheError
 from prima_bench.storage.cache import open_file
+from prima_bench.storage.cache.partial import PlainFile, VerifiedParts
 from prima_bench.storage.fetching import fetch_content
 
 URI = "gs://bucket/key"
@@ -66,3 +67,41 @@ def test_what_has_come_is_brought_to_the_disk_while_more_comes(
     wanted = content(data, part_size=1 << 16, by_part=by_part)
     assert fetch_content(URI, wanted).read_bytes() == data
     assert asked
+
+
+def first_free_handle() -> int:
+    handle = os.open(os.devnull, os.O_RDONLY)
+    os.close(handle)
+    return handle
+
+
+def test_a_file_that_the_disk_cannot_hold_is_not_left_open(tmp_path: Path, content, monkeypatch) -> None:
+    cache = Cache(tmp_path)
+    wanted = content(b"x" * 100)
+    monkeypatch.setattr(os, "truncate", lambda *_: (_ for _ in ()).throw(OSError(errno.EFBIG, "File too large")))
+    before = first_free_handle()
+    with pytest.raises(CacheError, match="File too large"):
+        VerifiedParts(cache.layout, wanted, uri=URI)
+    assert first_free_handle() == before
+    assert list(cache.layout.partial.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_folder_that_vanishes_at_the_end_hides_no_error(tmp_path: Path, content, monkeypatch, number: int) -> None:
+    cache = Cache(tmp_path)
+    honest = Path.exists
+
+    def exists(path: Path) -> bool:
+        if path.suffix in (".etag", ".plain"):
+            raise OSError(number, os.strerror(number))
+        return honest(path)
+
+    def interrupted() -> None:
+        with PlainFile(cache.layout, content(b"x" * 100, part_size=10, by_part=False), uri=URI) as file:
+            file.remember("etag")
+            file.append(memoryview(b"x"))
+            monkeypatch.setattr(Path, "exists", exists)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()

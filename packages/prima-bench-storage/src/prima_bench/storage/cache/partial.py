@@ -36,7 +36,14 @@ class VerifiedParts:
         with cache_errors(uri):
             layout.create(layout.partial)
         self._file = OpenFile(layout.part_file(content), uri)
-        self._file.resize(content.size)
+        try:
+            self._file.resize(content.size)
+        except CacheError:
+            # Larger than this file system takes, or one without holes is full.
+            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.path.unlink()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +125,10 @@ class PlainFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-        named = _etag_file(self._file.path).exists() and self._file.path.exists()
+        try:
+            named = _etag_file(self._file.path).exists() and self._file.path.exists()
+        except OSError:
+            named = True  # whoever can look there again may continue it
         if not self.written or self.etag is None or not named:
             self._forget(self._file.path)
 
