@@ -60,6 +60,13 @@ def test_neither_a_home_nor_the_root_of_a_disk_is_a_project(project: Path, monke
     assert find_dotenv(Path("/")) is None
 
 
+def test_a_home_that_leads_nowhere(project: Path, monkeypatch) -> None:
+    (project.parent / "loop").symlink_to("loop")
+    monkeypatch.setenv("HOME", str(project.parent / "loop"))
+    (project / ".env").write_text("A=root")
+    assert setting("A") == "root"
+
+
 def test_the_environment_wins_and_empty_is_unset(project: Path, monkeypatch) -> None:
     (project / ".env").write_text("A=file\nB=\nC=' '\n")
     assert setting("A") == "file"

@@ -64,7 +64,8 @@ def find_dotenv(start: Path | None = None) -> Path | None:
 def _project_folders(start: Path | None) -> list[Path]:
     if start is None:
         return []
-    home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111 - Path.home() raises where there is none
+    # Neither raises, where there is no home or a loop of links: Path.home() and Path.resolve() do.
+    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111
     folders: list[Path] = []
     for folder in (start, *start.parents):
         if folder in (home, Path(folder.anchor)):
