@@ -74,6 +74,7 @@ def test_the_developer_path_adds_a_metric_a_task_and_a_dataset_with_its_recipe(p
     )
     pins = {role: (digest, size) for digest, size, role in PIN.findall(built.stdout)}
     assert built.returncode == 6, "the guide's spec is not pinned yet, and the command says so"
+    assert "toycycle@1.0.0 is not pinned yet" in built.stderr
     assert sorted(pins) == ["solution", "test", "train"], built.stdout + built.stderr
 
     spec = package / "my_lab/toycycle.py"

@@ -60,6 +60,18 @@ def build_dataset(name: str, directory: str | Path) -> dict[str, BuiltArtifact]:
     return {role: _measure(folder / f"{role}.h5ad") for role in ROLES}
 
 
+def is_pinned(name: str) -> bool:
+    """Whether a dataset's spec holds digests; that of a new one holds zeros in their place.
+
+    Raises:
+        UnknownNameError: If there is no such dataset.
+
+    >>> is_pinned("perturbsim")
+    True
+    """
+    return any(set(artifact.sha256) != {"0"} for artifact in get_dataset(name).spec.artifacts)
+
+
 def differences(name: str, built: dict[str, BuiltArtifact]) -> list[str]:
     """How rebuilt artifacts differ from the pinned ones, a sentence each; empty when they are the same bytes.
 

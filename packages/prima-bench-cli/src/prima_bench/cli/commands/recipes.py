@@ -13,8 +13,8 @@ from prima_bench.cli.options import complete_dataset, output_file, output_folder
 from prima_bench.cli.render import Steps, remark, write
 from prima_bench.cli.transfers import transfers
 from prima_bench.tasks import registry
-from prima_bench.tasks.errors import IncomparableError
-from prima_bench.tasks.recipes import build_dataset, differences, publish_dataset
+from prima_bench.tasks.errors import IncomparableError, UsageError
+from prima_bench.tasks.recipes import build_dataset, differences, is_pinned, publish_dataset
 from prima_bench.tasks.results.files import write_atomically
 
 Name = Annotated[
@@ -36,9 +36,10 @@ def build(
         Path, typer.Option("--output", "-o", metavar="DIR", help="Empty folder for the files; made when missing.")
     ],
 ) -> None:
-    """Run the recipe of a dataset: writes train.h5ad, test.h5ad and solution.h5ad, and prints their digests and sizes.
+    """Write a dataset's files anew, by its recipe.
 
-    The files are compared with what is registered; ends with 6 if one differs, since other bytes are another version.
+    These are train.h5ad, test.h5ad and solution.h5ad; their digests and sizes are printed. The files are compared with
+    what is registered; ends with 6 if one differs, since other bytes are another version.
 
     \b
     Example:
@@ -49,6 +50,11 @@ def build(
         steps(f"building {key}")
         built = build_dataset(key, output)
     write("\n".join(f"{artifact.sha256}  {artifact.size}  {artifact.path}" for artifact in built.values()))
+    if not is_pinned(key):
+        raise IncomparableError(
+            f"{key} is not pinned yet: its spec holds zeros in the place of digests",
+            hint="Copy the digests and sizes that were printed into its artifacts.",
+        )
     if differing := differences(key, built):
         raise IncomparableError(
             "\n".join(differing),
@@ -62,9 +68,10 @@ def anchors(
     name: Name,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The JSON file to write.")],
 ) -> None:
-    """Measure what naive models and a replicate score on a dataset; skill is measured between the two.
+    """Measure the scores that skill is counted from.
 
-    The file becomes an artifact of the dataset: its digest and size, which are printed, go into the dataset's spec.
+    These are what naive models and a replicate score on the dataset. The file becomes an artifact of the dataset: its
+    digest and size, which are printed, go into the dataset's spec.
 
     \b
     Example:
@@ -86,17 +93,21 @@ def publish(
         str, typer.Option("--to", metavar="URI", help="Data root: gs://bucket/prefix or s3://bucket/prefix.")
     ],
 ) -> None:
-    """Upload a dataset version for others to fetch, and print what goes into its spec.
+    """Upload a dataset version for others to fetch.
 
-    Its files go to URI/NAME/VERSION/, the manifest that pins them last; each is read back and compared. What lies there
-    already is never overwritten: the same bytes are left as they are, other bytes end the command with 4.
+    Prints what goes into its spec. Its files go to URI/NAME/VERSION/, the manifest that pins them last; each is read
+    back and compared. What lies there already is never overwritten: the same bytes are left as they are, other bytes
+    end the command with 4.
 
     \b
     Example:
       prima-bench recipes publish perturbsim@1.0.0 --to gs://my-bucket/benchmarks
     """
+    if not to.startswith(("gs://", "s3://")):
+        raise UsageError(f"--to {to}: no place to publish to", hint="Write gs://bucket/prefix or s3://bucket/prefix.")
     key = registry.get_dataset(name).spec.key
     with Steps() as steps, transfers(steps):
         published = publish_dataset(key, to, steps)
     write(published.as_source())
     remark(f"{key}: {published.uris[-1]} and the files that it pins are there")
+    remark("import ManifestSpec from prima_bench.tasks.specs too, where the lines are put")
