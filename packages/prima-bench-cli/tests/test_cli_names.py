@@ -49,6 +49,13 @@ def test_names_need_no_heavy_import(arguments: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("group", [[], ["list"], ["show"], ["cache"], ["docs"], ["recipes"]])
+def test_no_summary_of_a_command_is_cut_off(cli: Callable[..., Any], group: list[str]) -> None:
+    commands = cli(*group, "--help").out.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
 def test_list_mirrors_the_api(cli: Callable[..., Any]) -> None:
     assert cli("list", "tasks").out.splitlines() == registry.list_tasks()
     assert cli("list", "datasets").out.splitlines() == registry.list_datasets()

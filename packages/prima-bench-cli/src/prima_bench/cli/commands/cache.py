@@ -47,7 +47,9 @@ def path() -> None:
 
 @app.command(cls=Command)
 def info(as_json: Json = False) -> None:
-    """Show what is in the cache: how much, for which datasets, and when it was last used.
+    """Show what is kept, of which datasets.
+
+    Also how large it is and when it was last used.
 
     \b
     Examples:
@@ -70,9 +72,10 @@ def info(as_json: Json = False) -> None:
 
 @app.command(cls=Command)
 def verify(as_json: Json = False) -> None:
-    """Read every file of the cache and compare it with its digest; ends with 6 when one is damaged.
+    """Compare every file with its digest.
 
-    Damaged files are moved aside, where that may be done, so that they are fetched again when they are next needed.
+    Ends with 6 when one is damaged. Damaged files are moved aside, where that may be done, so that they are fetched
+    again when they are next needed.
 
     \b
     Example:
@@ -110,7 +113,9 @@ def clean(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete leftovers of interrupted downloads, damaged files, stray copies, and what the options name.
+    """Delete leftovers, and what the options name.
+
+    Leftovers are interrupted downloads, damaged files and stray copies.
 
     Files used within the last hour stay unless --all is given, and so does what is being downloaded.
 

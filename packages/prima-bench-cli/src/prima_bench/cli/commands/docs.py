@@ -28,10 +28,10 @@ def build(
         bool, typer.Option("--check", help="Write nothing; end with 6 and name the cards that are stale.")
     ] = False,
 ) -> None:
-    """Write a Markdown card for each task, dataset and metric that is registered, plugins included.
+    """Write a card for each thing that is registered.
 
-    Everything on a card comes from its spec, and the baselines' scores from an evaluation that runs here. Paths of
-    written or stale cards are printed.
+    A card is a Markdown page for a task, a dataset or a metric, those of plugins included. Everything on it comes from
+    its spec, and the baselines' scores from an evaluation that runs here. Paths of written or stale cards are printed.
 
     \b
     Examples:
