@@ -53,12 +53,17 @@ def param(p: Param) -> str:
     >>> param(Param(name="k", default=3, range=(1, None), summary="How many."))
     'a whole number, 1 or more; default 3. How many.'
     """
-    allowed = _KINDS[type(p.default)]
-    if p.choices:
-        allowed = f"one of {', '.join(map(value, p.choices))}"
-    elif p.range != (None, None):
-        allowed += f", {span(p.range)}"
+    allowed = f"one of {', '.join(map(value, p.choices))}" if p.choices else bounds(p)
     return f"{allowed}; default {value(p.default)}. {p.summary}".strip()
+
+
+def bounds(p: Param) -> str:
+    """The values of a parameter that has no list of choices.
+
+    >>> bounds(Param(name="k", default=3, range=(1, None), summary="How many."))
+    'a whole number, 1 or more'
+    """
+    return _KINDS[type(p.default)] + (f", {span(p.range)}" if p.range != (None, None) else "")
 
 
 def value(setting: ParamValue) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from prima_bench.cli.cards import markdown as md
 from prima_bench.cli.cards.scores import Results
-from prima_bench.cli.words import averaged, better, chance, number, span, value
+from prima_bench.cli.words import averaged, better, bounds, chance, number, span, value
 from prima_bench.metrics.spec import MetricSpec, Param
 from prima_bench.tasks.specs import TaskSpec
 
@@ -55,7 +55,7 @@ def _params(params: Sequence[Param]) -> list[str]:
         (
             md.tick(p.name),
             md.tick(value(p.default)),
-            ", ".join(md.tick(value(c)) for c in p.choices) or f"any {type(p.default).__name__}",
+            ", ".join(md.tick(value(c)) for c in p.choices) or bounds(p),
             p.summary,
         )
         for p in params
