@@ -138,6 +138,14 @@ def test_targets_none_of_which_was_measured_are_flagged(screen: Any) -> None:
     assert screen.result(target_map=named, metrics="mae").flags == []
 
 
+def test_a_panel_for_counts_names_the_metric_that_asks_for_them(log_screen: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"metric pds_cosine\(.*target_sum=50000.*no meaning on scale log1p_cp10k"
+    ) as caught:
+        log_screen.evaluation(metrics="vcc2026")
+    assert "total of counts" in caught.value.hint
+
+
 def test_predictions_that_are_all_zero_are_flagged(screen: Any, log_screen: Any) -> None:
     for data in (screen, log_screen):
         zero = data.predictions.copy()

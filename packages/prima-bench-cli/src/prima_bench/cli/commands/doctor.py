@@ -92,7 +92,7 @@ def _device() -> Iterator[Finding]:
     try:
         device = resolve_device()
     except MetricError as error:
-        yield Finding("device", "failed", f"{error.args[0]} {error.hint}".strip())
+        yield Finding("device", "failed", _said(error))
     else:
         yield Finding("device", "ok", f"{device}, {'by PRIMA_BENCH_DEVICE' if wish else 'chosen by itself'}")
 
@@ -110,7 +110,7 @@ def _storage() -> Iterator[Finding]:
         present = ", ".join(f"{name}: {'yes' if setting(name) else 'no'}" for name in (KEY_ID, SECRET))
         yield Finding("network", "ok", "off, by PRIMA_BENCH_OFFLINE" if offline() else "allowed")
     except StorageError as error:
-        yield Finding("settings", "failed", f"{error.args[0]} {error.hint}".strip())
+        yield Finding("settings", "failed", _said(error))
         return
     try:
         Credentials.from_environment()
@@ -126,6 +126,10 @@ def _nearest_existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
+def _said(error: MetricError | StorageError) -> str:
+    return f"{error.args[0]}. {error.hint}" if error.hint else str(error.args[0])
+
+
 def _data() -> Iterator[Finding]:
     for key in registry.list_datasets():
         artifacts = [a for a in registry.get_dataset(key).spec.artifacts if a.uri.startswith("package://")]
@@ -133,7 +137,7 @@ def _data() -> Iterator[Finding]:
             for artifact in artifacts:
                 fetch(artifact.uri, sha256=artifact.sha256, size=artifact.size)
         except StorageError as error:
-            yield Finding(key, "failed", f"{error.args[0]} {error.hint}".strip())
+            yield Finding(key, "failed", _said(error))
         else:
             if artifacts:
                 yield Finding(key, "ok", f"{len(artifacts)} embedded files verified by sha256")

@@ -168,7 +168,10 @@ class PerturbationReference:
         if self.scale == "counts":
             return log_profiles(sums, target_sum or median_total(self.sums()))
         if target_sum:
-            raise InputError(f"target_sum={target_sum} has no meaning on scale {self.scale}", hint="Leave it out.")
+            raise InputError(
+                f"target_sum={target_sum} has no meaning on scale {self.scale}",
+                hint="It is a total of counts: leave it out, or take metrics that are not for counts.",
+            )
         return mean_profiles(sums, cells)
 
     def kept_genes(self, exclude: ExcludeTargets) -> Tensor | None:

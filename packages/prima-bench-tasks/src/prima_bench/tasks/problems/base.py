@@ -19,7 +19,7 @@ from prima_bench.metrics.catalog import load_metric
 from prima_bench.metrics.errors import MetricError
 from prima_bench.metrics.panel import Panel
 from prima_bench.metrics.spec import MetricRef
-from prima_bench.tasks.errors import UsageError, nearest_names, raised_as
+from prima_bench.tasks.errors import UsageError, nearest_names
 from prima_bench.tasks.inputs.ledger import Rows
 from prima_bench.tasks.inputs.text import is_text
 from prima_bench.tasks.specs import DatasetSpec, TaskSpec
@@ -169,8 +169,14 @@ def build_metrics(refs: Sequence[MetricRef], arguments: Mapping[str, Any]) -> "d
     Raises:
         UsageError: If parameters contradict each other or the data.
     """
-    with raised_as(UsageError, MetricError):
-        return {str(ref): load_metric(ref.name)(**arguments, **ref.params) for ref in refs}
+    built = {}
+    for ref in refs:
+        try:
+            built[str(ref)] = load_metric(ref.name)(**arguments, **ref.params)
+        except MetricError as error:
+            # Whoever chose a preset has not seen its parameters.
+            raise UsageError(f"metric {ref}: {error.args[0]}", hint=error.hint) from error
+    return built
 
 
 def take_options(options: Mapping[str, Any], required: Iterable[str], optional: Iterable[str]) -> dict[str, Any]:

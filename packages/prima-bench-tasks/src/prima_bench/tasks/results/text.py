@@ -92,6 +92,15 @@ def number(value: float | None) -> str:
     return f"{value:.3e}"
 
 
+def share(value: float | None) -> str:
+    """A skill in few characters: on its scale a ten-thousandth is nothing, and anchors are kept to 12 digits only.
+
+    >>> share(4.356e-14), share(-0.1249), share(0.0005), share(None)
+    ('0.0000', '-0.1249', '0.0005', '—')
+    """
+    return number(value) if value is None or abs(value) >= 1 else f"{round(value, 4) + 0.0:.4f}"
+
+
 def numbers(values: Sequence[float | None]) -> list[str]:
     """One metric's scores, written alike so that they can be read down a column.
 
@@ -135,7 +144,7 @@ def score_table(result: "EvalResult") -> tuple[list[str], list[list[str]]]:
         [
             f"{name} {ARROWS[score.direction]}",
             number(score.value),
-            *([number(score.skill)] if skilled else []),
+            *([share(score.skill)] if skilled else []),
             unit_count(score),
             score.reason or "",
         ]

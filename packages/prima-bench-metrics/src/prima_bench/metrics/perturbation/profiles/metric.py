@@ -69,7 +69,10 @@ class ProfileMetric(PerturbationMetric):
                 hint=f"Give a total of at most {LARGEST_TARGET_SUM:g}, such as 10000, or 0 for the solution's own.",
             )
         if self.target_sum and self.scale != "counts":
-            raise InputError(f"target_sum={self.target_sum} has no meaning on scale {self.scale}", hint="Leave it out.")
+            raise InputError(
+                f"target_sum={self.target_sum} has no meaning on scale {self.scale}",
+                hint="It is a total of counts: leave it out, or take metrics that are not for counts.",
+            )
 
     def unit_values(
         self, batch: Batch, reference: PerturbationReference, chosen: Tensor
