@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import sys
+import termios
 from pathlib import Path
 from random import Random
 
@@ -74,13 +75,40 @@ def test_on_a_terminal_one_line_moves_and_is_taken_away(monkeypatch, tmp_path: P
     assert cleared == "\r\x1b[K"
 
 
-def test_a_stderr_that_was_closed_is_no_terminal(faulty, content, monkeypatch) -> None:
+class _Tee:
+    def write(self, text: str) -> None:
+        raise AssertionError(text)
+
+    def flush(self) -> None:
+        return
+
+
+def _closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [None, _Tee(), _closed()], ids=["none", "some object", "closed"])
+def test_a_stderr_that_is_no_terminal(faulty, content, monkeypatch, stream: object) -> None:
     faulty.objects["/bucket/key"] = DATA
-    closed = io.StringIO()
-    closed.close()
-    monkeypatch.setattr(sys, "stderr", closed)
+    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress, "EVERY", 0.0)
     assert fetch_content("gs://bucket/key", content(DATA)).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("columns", [40, 20, 1])
+def test_a_line_is_never_wider_than_the_terminal(monkeypatch, columns: int) -> None:
+    # What wraps is not taken away: only its last row is.
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        progress.on_terminal(Report("gs://bucket/a/long/folder/train.h5ad", 3_000_000, 9_000_000, 1e6, False))
+        shown = os.read(ours, 1000).decode().removeprefix("\r\x1b[K")
+    os.close(ours)
+    assert len(shown) == columns - 1
+    assert "3.0 of 9.0 MB, 1.0 MB/s, 6 s left".endswith(shown) or shown.endswith("3.0 of 9.0 MB, 1.0 MB/s, 6 s left")
 
 
 def test_nothing_is_told_after_the_end(monkeypatch) -> None:

@@ -5,6 +5,7 @@ program that shows progress in its own way listens with :func:`listening`.
 """
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -55,11 +56,14 @@ Listener = Callable[[Report], None]
 
 def on_terminal(report: Report) -> None:
     """Show a report on stderr, in one line that is written over; nothing where stderr is no terminal."""
-    # ValueError: it was closed, or cannot show a character.
-    with contextlib.suppress(OSError, ValueError):
+    text = "" if report.finished else "".join(filter(str.isprintable, str(report)))
+    # ValueError: it was closed, or cannot show a character. AttributeError: a program put an object of its own there.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         if not sys.stderr or not sys.stderr.isatty():
             return
-        sys.stderr.write("\r\x1b[K" + ("" if report.finished else "".join(filter(str.isprintable, str(report)))))
+        # Its end, as far as the terminal is wide: a line that wraps cannot be written over.
+        room = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1
+        sys.stderr.write("\r\x1b[K" + text[max(0, len(text) - room) :])
         sys.stderr.flush()
 
 
