@@ -132,6 +132,22 @@ def test_an_upload_in_parts_to_what_is_no_store(
     assert caught.value.__context__ is None
 
 
+@pytest.mark.parametrize("single", [2, SINGLE])
+def test_a_file_that_is_gone_before_it_is_uploaded(
+    faulty, fault, keypair: Credentials, tmp_path: Path, monkeypatch, single: int
+) -> None:
+    monkeypatch.setattr(upload, "SINGLE", single)
+    path = tmp_path / "file"
+    path.write_bytes(b"data")
+    content = measure(path)
+    path.unlink()
+    faulty.script = lambda request: parts_taken(request, fault, None)
+    with pytest.raises(AccessError, match="file: cannot be read: No such file") as caught:
+        put(object_client("gs", keypair), parse_uri(URI), path, content)
+    assert caught.value.hint
+    assert "PUT" not in {request.method for request in faulty.requests}
+
+
 def parts_taken(request: Any, fault: Any, completed: Any) -> Any:
     """What a store answers to an upload in parts."""
     if request.method == "PUT":

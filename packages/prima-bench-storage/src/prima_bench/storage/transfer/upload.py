@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from prima_bench.storage.content import Content
 from prima_bench.storage.errors import AccessError, ConflictError, IntegrityError, NotFoundError, StorageError
@@ -54,23 +54,28 @@ def put(client: Any, address: ObjectUri, path: Path, content: Content) -> None:
 
     Raises:
         IntegrityError: If the file has changed.
-        AccessError: If the store refuses.
+        AccessError: If the file cannot be read, or the store refuses.
         NotFoundError: If there is no such bucket.
         TransferError: If the store could not be reached.
     """
-    with Progress(f"uploading {address}", content.size) as progress, path.open("rb") as stream:
+    with Progress(f"uploading {address}", content.size) as progress:
         if content.size <= SINGLE:
-            _put_single(client, address, b"".join(_pieces(stream, content, address)))
+            _put_single(client, address, b"".join(_pieces(path, content, address)))
             progress.add(content.size)
         else:
-            _put_multipart(client, address, _pieces(stream, content, address), content, progress)
+            _put_multipart(client, address, _pieces(path, content, address), content, progress)
 
 
-def _pieces(stream: BinaryIO, content: Content, address: ObjectUri) -> Iterator[bytes]:
-    for part in content.parts():
-        data = stream.read(part.length)
-        part.check(hashlib.sha256(data).hexdigest(), uri=f"the file for {address}")
-        yield data
+def _pieces(path: Path, content: Content, address: ObjectUri) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            for part in content.parts():
+                data = stream.read(part.length)
+                part.check(hashlib.sha256(data).hexdigest(), uri=f"the file for {address}")
+                yield data
+    except OSError as error:
+        hint = "It was moved or removed since it was looked at; publish again."
+        raise AccessError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
 
 
 def _put_single(client: Any, address: ObjectUri, data: bytes) -> None:
