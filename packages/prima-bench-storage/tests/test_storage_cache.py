@@ -227,7 +227,7 @@ def test_a_blob_that_was_only_touched_is_verified_once(tmp_path: Path, content: 
     os.utime(path)
     assert cache.find(wanted) == path
     assert path.stat().st_mtime == STAMP
-    monkeypatch.setattr(Path, "open", lambda *_: pytest.fail("a hit reads nothing"))
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("a hit reads nothing"))
     assert cache.find(wanted) == path
 
 

@@ -321,15 +321,15 @@ def test_a_blob_of_another_user_that_nobody_else_can_read(
     path.parent.mkdir(parents=True)
     path.write_bytes(bytes(len(DATA)))
     theirs, refusal = path.stat(), PermissionError(1, "Operation not permitted")
-    for name, applies in (("open", True), ("replace", sticky)):
-        honest = getattr(Path, name)
+    for where, name, applies in ((os, "open", True), (Path, "replace", sticky)):
+        honest = getattr(where, name)
 
-        def refused(self: Path, *args: Any, honest: Any = honest, applies: bool = applies, **options: Any) -> Any:
-            if applies and path.stat().st_ino == theirs.st_ino and path in (self, *args):
+        def refused(*args: Any, honest: Any = honest, applies: bool = applies, **options: Any) -> Any:
+            if applies and path.stat().st_ino == theirs.st_ino and {path, str(path)} & set(args):
                 raise refusal
-            return honest(self, *args, **options)
+            return honest(*args, **options)
 
-        monkeypatch.setattr(Path, name, refused)
+        monkeypatch.setattr(where, name, refused)
     assert cache.find(wanted) is None
     assert path.stat().st_ino == theirs.st_ino
     with VerifiedParts(cache.layout, wanted, uri=URI) as file:

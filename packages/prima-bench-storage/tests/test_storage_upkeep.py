@@ -6,7 +6,7 @@ import shutil
 import time
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -171,14 +171,14 @@ def test_a_blob_that_cannot_be_read_keeps_no_other_from_being_verified(
     bad = cache.path(content(b"\x03" * 3000).name)
     bad.chmod(0o644)
     bad.write_bytes(b"\x03" * 2999 + b"x")
-    honest = Path.open
+    honest = os.open
 
-    def opened(path: Path, *args: Any, **options: Any) -> IO[Any]:
-        if path == closed:
+    def opened(path: Any, *args: Any, **options: Any) -> int:
+        if path in (closed, str(closed)):
             raise OSError(number, os.strerror(number))
         return honest(path, *args, **options)
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(os, "open", opened)
     assert sorted(upkeep.damaged(cache)) == sorted([closed, bad])
     assert os.strerror(number) in caplog.text
     assert not bad.exists()
@@ -235,3 +235,21 @@ def test_a_folder_of_downloads_that_cannot_be_searched(tmp_path: Path, content, 
     cache.layout.part_file(wanted).touch()
     monkeypatch.setattr(Path, "lstat", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
     assert cache.layout.growth(wanted.name) is None
+
+
+def test_what_is_used_after_it_was_listed_stays(cache: Cache, content) -> None:
+    going = upkeep.removable(cache, everything=True)
+    path = cache.path(content(b"\x02" * 2000).name)
+    # Another process is handed it, or fetches it anew.
+    os.utime(path, (time.time() + 1, STAMP))
+    assert sizes(upkeep.remove(cache, going)) == [1000, 3000]
+    assert cache.view("sim@1.0.0-abc123456789", "train.h5ad", path).samefile(path)
+    assert sizes(upkeep.remove(cache, upkeep.removable(cache, everything=True))) == [2000]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOATIME"), reason="this system notes every reading")
+def test_verifying_is_no_use(cache: Cache, content) -> None:
+    path = cache.path(content(b"\x02" * 2000).name)
+    os.utime(path, (0, STAMP))  # so that even file systems that note little would note this
+    assert upkeep.damaged(cache) == []
+    assert path.stat().st_atime == 0

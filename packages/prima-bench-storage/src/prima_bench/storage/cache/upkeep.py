@@ -171,7 +171,7 @@ def removable(
 
 
 def remove(cache: Cache, going: Iterable[Entry], done: Callable[[Entry], None] = lambda entry: None) -> list[Entry]:
-    """Delete files of the cache, with their views; what is locked stays.
+    """Delete files of the cache, with their views; what is locked stays, and what was used after it was listed.
 
     Args:
         cache: The cache.
@@ -211,12 +211,20 @@ def _removed(cache: Cache, entry: Entry) -> bool:
         return True
     with unless_held(cache.layout.lock_file(entry.path.name.partition(".")[0])) as free:
         if free:
+            if entry.kind != "lock" and _is_used_since(entry):
+                return False
             for view in entry.views:
                 (cache.layout.views / view).unlink(missing_ok=True)
             # A lock goes when it is let go of; by then another may hold one of the same name.
             if entry.kind != "lock":
                 entry.path.unlink(missing_ok=True)
         return free
+
+
+def _is_used_since(entry: Entry) -> bool:
+    # Between the listing and its turn a file may have been handed to somebody, or fetched anew.
+    status = regular_file(entry.path)
+    return status is not None and last_use(status) > entry.used
 
 
 def check_is_cache(cache: Cache) -> None:
