@@ -327,6 +327,23 @@ def test_nobody_waits_for_ever(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+def test_a_lock_that_another_user_left_is_held_too(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "a.lock"
+    path.touch(0o444)
+    honest = os.open
+
+    def opened(name: Any, flags: int, *args: Any, **options: Any) -> int:
+        if name == path and flags & (os.O_RDWR | os.O_WRONLY):
+            raise PermissionError(13, "Permission denied")
+        return honest(name, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", opened)
+    with one_at_a_time(path, finished=lambda: False, progress=lambda: None) as held:
+        assert held
+        with one_at_a_time(path, finished=lambda: True, progress=lambda: None) as second:
+            assert not second
+
+
 def test_a_lock_dies_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     code = textwrap.dedent("""

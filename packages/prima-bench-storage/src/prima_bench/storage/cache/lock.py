@@ -97,7 +97,11 @@ def _try(path: Path) -> int | None:
     """The open, locked file; None where another holds it."""
     if fcntl is None:
         raise OSError("this system has no flock")
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except PermissionError:
+        # Another user's, whose process was killed; most file systems lock what is only read too.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(handle), path.lstat()):
