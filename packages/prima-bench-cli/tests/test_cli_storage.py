@@ -154,6 +154,13 @@ def test_where_nothing_can_be_published(cli: Cli, to: str) -> None:
     assert "error: " in answer.err
 
 
+def test_nothing_is_fetched_for_a_place_that_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prima_bench.tasks.recipes.artifact_path", lambda *_: pytest.fail("fetched"))
+    answer = cli("recipes", "publish", "pbmc68k", "--to", "gs://x/../y")
+    assert answer.code == 4
+    assert "gs://x/../y" in answer.err
+
+
 def test_publishing_needs_a_keypair_and_a_network(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no HMAC keypair" in cli("recipes", "publish", "pbmc68k", "--to", "gs://bucket").err
     monkeypatch.setenv("PRIMA_BENCH_OFFLINE", "1")

@@ -133,6 +133,9 @@ def publish_dataset(name: str, to: str, step: "Callable[[str], None]" = lambda t
     from prima_bench.storage.manifest.roots import Root
 
     spec = get_dataset(name).spec
+    with raised_as(DataError, StorageError):
+        # Before anything is fetched or read for it.
+        root = Root.parse(to)
     files, artifacts = {}, []
     for artifact in spec.artifacts:
         file = artifact.uri if spec.manifest else artifact.uri.rpartition("/")[2]
@@ -142,7 +145,7 @@ def publish_dataset(name: str, to: str, step: "Callable[[str], None]" = lambda t
         artifacts.append(replace(artifact, uri=file))
     with raised_as(DataError, StorageError):
         manifest = describe(spec.name, spec.version, files, licence=spec.licence)
-        uris = publish(manifest, files, Root.parse(to), step)
+        uris = publish(manifest, files, root, step)
     return Publication(uris, ManifestSpec(sha256=manifest.sha256, size=len(manifest.to_bytes())), tuple(artifacts))
 
 
