@@ -134,16 +134,35 @@ def test_a_use_is_noted_where_reading_moves_no_time(cache: Cache, content, monke
     monkeypatch.setattr(time, "time", lambda: made + 50)
     assert cache.find(wanted) == path
     assert path.stat() == before
+    assert not cache.layout.uses.exists()
     monkeypatch.setattr(time, "time", lambda: made + 70)
     assert Cache(cache.root / "own", (cache.root,)).find(wanted) == path
-    assert path.stat() == before
+    assert not cache.layout.uses.exists()
     assert cache.find(wanted) == path
-    after = path.stat()
-    assert after.st_ctime_ns > before.st_ctime_ns
-    assert (after.st_mtime, after.st_mode) == (STAMP, before.st_mode)
+    note = cache.layout.use_file(path.name)
+    os.utime(note, (made + 70, made + 70))
+    monkeypatch.setattr(time, "time", lambda: made + 100)
+    assert cache.find(wanted) == path
+    assert note.stat().st_mtime == pytest.approx(made + 70)
+    # In layers, as of a container, to change anything of a file is to copy it.
+    assert path.stat() == before
     # So what was used goes last, and stays for an hour.
     assert [e.size for e in upkeep.entries(cache)] == [1000, 3000, 2000]
-    assert 2000 not in sizes(upkeep.removable(cache, max_size=0, now=after.st_ctime + HOUR))
+    assert 2000 not in sizes(upkeep.removable(cache, max_size=0, now=made + 70 + HOUR))
+    going = upkeep.removable(cache, max_size=0, now=made + 3 * HOUR)
+    os.utime(note, (made + 90, made + 90))
+    assert 2000 not in sizes(upkeep.remove(cache, going))
+    assert 2000 in sizes(upkeep.remove(cache, upkeep.removable(cache, everything=True)))
+    assert not note.exists()
+
+
+def test_where_no_use_can_be_noted_a_blob_is_found(cache: Cache, content, monkeypatch) -> None:
+    wanted = content(b"\x02" * 2000)
+    later = time.time() + 70
+    monkeypatch.setattr(time, "time", lambda: later)
+    cache.layout.uses.touch()
+    assert cache.find(wanted) == cache.path(wanted.name)
+    assert len(upkeep.entries(cache)) == 3
 
 
 @pytest.mark.parametrize("folder", ["blobs", "partial", "views", "quarantine"])

@@ -9,6 +9,7 @@
     <root>/v1/locks/abcd....lock          saves duplicate work; nothing depends on it
     <root>/v1/views/NAME@VERSION-abcd/    hard links to blobs, under the artifacts' own names
     <root>/v1/quarantine/                 blobs that turned out damaged
+    <root>/v1/uses/abcd...                empty; tells by its time when the blob was last used
 
 A blob is read-only and its modification time is :data:`STAMP`. Whatever writes to the file moves that time, so one look
 at the file's status tells whether its digest still stands. Only who has verified every byte of that very file sets it:
@@ -53,6 +54,7 @@ class Layout:
         self.locks = root / "v1" / "locks"
         self.views = root / "v1" / "views"
         self.quarantine = root / "v1" / "quarantine"
+        self.uses = root / "v1" / "uses"
 
     def blob(self, name: str) -> Path:
         """Where the blob of that name is or would be."""
@@ -70,6 +72,10 @@ class Layout:
         except OSError:
             return None
         return sorted((file, status.st_mtime_ns, status.st_size) for file, status in found if status is not None)
+
+    def use_file(self, name: str) -> Path:
+        """What tells by its time when that blob was last used."""
+        return self.uses / name
 
     def lock_file(self, name: str) -> Path:
         """What a download of that blob locks."""
@@ -103,21 +109,34 @@ def last_use(status: os.stat_result) -> float:
     return max(status.st_atime, status.st_ctime)
 
 
-def note_use(path: Path, status: os.stat_result) -> None:
+def note_use(layout: Layout, path: Path, status: os.stat_result) -> None:
     """Note that a blob is used now, where that is allowed and was not noted in the last minute.
 
-    Most file systems are mounted so that reading moves no time, or does once a day. Its mode set to what it is moves a
-    time of its own: that of a write cannot be covered up by it.
+    Most file systems are mounted so that reading moves no time, or does once a day. The note is a file of its own: to
+    move a time of the blob would copy all of it where it lies in a layer below, as in an image of a container.
     """
-    if time.time() - last_use(status) <= NOTED_EVERY:
+    now = time.time()
+    if abs(now - last_use(status)) <= NOTED_EVERY:
         return
+    note = layout.use_file(path.name)
     with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        try:
-            if os.path.samestat(os.fstat(handle), status) and os.chmod in os.supports_fd:
-                os.fchmod(handle, stat.S_IMODE(status.st_mode))
-        finally:
-            os.close(handle)
+        if abs(now - noted_use(layout, path.name)) > NOTED_EVERY:
+            layout.create(note.parent)
+            handle = os.open(note, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            try:
+                os.utime(handle if os.utime in os.supports_fd else note)
+            finally:
+                os.close(handle)
+
+
+def noted_use(layout: Layout, name: str) -> float:
+    """When a blob's use was last noted, in seconds since 1970; 0 where it was not.
+
+    Raises:
+        OSError: If the folder cannot be looked into.
+    """
+    status = regular_file(layout.use_file(name))
+    return 0.0 if status is None else status.st_mtime
 
 
 def verified(path: Path, is_right: Callable[[Content], bool], part_size: int = PART_SIZE) -> bool:

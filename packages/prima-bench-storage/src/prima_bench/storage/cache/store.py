@@ -68,7 +68,7 @@ class Cache:
         return self.layout.blob(name)
 
     def find(self, content: Content) -> Path | None:
-        """The blob, if it is here and right; one look at the file system, nothing is read.
+        """The blob, if it is here and right; a look at its status and at the note of its use, nothing is read.
 
         That it is used is noted once a minute, where that is allowed.
 
@@ -83,7 +83,7 @@ class Cache:
                     continue
                 if status.st_size == content.size and is_stamped(status):
                     if layout is self.layout:
-                        note_use(path, status)
+                        note_use(layout, path, status)
                     return path
                 if status.st_size == content.size and verified(
                     path, partial(matches, content=content), content.part_size

@@ -11,12 +11,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from prima_bench.storage.cache.layout import NOTED_EVERY, cache_errors, last_use, regular_file, verified
+from prima_bench.storage.cache.layout import NOTED_EVERY, cache_errors, last_use, noted_use, regular_file, verified
 from prima_bench.storage.cache.lock import unless_held
 from prima_bench.storage.cache.store import Cache
 from prima_bench.storage.content import Content
@@ -78,7 +78,10 @@ def entries(cache: Cache) -> list[Entry]:
             views.setdefault((status.st_dev, status.st_ino), []).append(name)
         shards = [folder for folder in _listed(layout.blobs) if _SHARD.fullmatch(folder.name)]
         found = [
-            *_entries((path for shard in shards for path in _listed(shard)), "blob", views),
+            *(
+                replace(entry, used=max(entry.used, noted_use(layout, entry.path.name)))
+                for entry in _entries((path for shard in shards for path in _listed(shard)), "blob", views)
+            ),
             *_entries(_listed(layout.partial), "partial", views),
             *_entries(_listed(layout.quarantine), "quarantine", views),
             *_entries(_listed(layout.locks), "lock", views),
@@ -211,20 +214,23 @@ def _removed(cache: Cache, entry: Entry) -> bool:
         return True
     with unless_held(cache.layout.lock_file(entry.path.name.partition(".")[0])) as free:
         if free:
-            if entry.kind != "lock" and _is_used_since(entry):
+            if entry.kind != "lock" and _is_used_since(cache, entry):
                 return False
             for view in entry.views:
                 (cache.layout.views / view).unlink(missing_ok=True)
             # A lock goes when it is let go of; by then another may hold one of the same name.
             if entry.kind != "lock":
                 entry.path.unlink(missing_ok=True)
+            if entry.kind == "blob":
+                cache.layout.use_file(entry.path.name).unlink(missing_ok=True)
         return free
 
 
-def _is_used_since(entry: Entry) -> bool:
+def _is_used_since(cache: Cache, entry: Entry) -> bool:
     # Between the listing and its turn a file may have been handed to somebody, or fetched anew.
     status = regular_file(entry.path)
-    return status is not None and last_use(status) > entry.used
+    noted = noted_use(cache.layout, entry.path.name) if entry.kind == "blob" else 0.0
+    return status is not None and max(last_use(status), noted) > entry.used
 
 
 def check_is_cache(cache: Cache) -> None:
