@@ -156,6 +156,16 @@ def test_a_use_is_noted_where_reading_moves_no_time(cache: Cache, content, monke
     assert not note.exists()
 
 
+def test_a_use_is_noted_of_what_cannot_be_marked_too(cache: Cache, content, monkeypatch) -> None:
+    path = cache.path(content(b"\x02" * 2000).name)
+    os.utime(path, (0, 0))
+    monkeypatch.setattr(os, "utime", lambda *_: (_ for _ in ()).throw(PermissionError))
+    later = time.time() + 70
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert cache.find(content(b"\x02" * 2000)) == path
+    assert cache.layout.use_file(path.name).exists()
+
+
 def test_where_no_use_can_be_noted_a_blob_is_found(cache: Cache, content, monkeypatch) -> None:
     wanted = content(b"\x02" * 2000)
     later = time.time() + 70

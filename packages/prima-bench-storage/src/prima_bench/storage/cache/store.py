@@ -81,13 +81,11 @@ class Cache:
                 status = regular_file(path)
                 if status is None:
                     continue
-                if status.st_size == content.size and is_stamped(status):
+                if status.st_size == content.size and (
+                    is_stamped(status) or verified(path, partial(matches, content=content), content.part_size)
+                ):
                     if layout is self.layout:
                         note_use(layout, path, status)
-                    return path
-                if status.st_size == content.size and verified(
-                    path, partial(matches, content=content), content.part_size
-                ):
                     return path
                 if path.name == content.sha256 and status.st_size != content.size and sha256_of(path) == path.name:
                     continue  # the file is right, the size in the pin is not
