@@ -187,6 +187,27 @@ def test_a_cache_that_is_no_folder_of_ours(isolated: Path, monkeypatch, name: st
     assert [path.name for path in Path.cwd().iterdir()] == [".env"]
 
 
+def test_a_shared_cache_gives_names_that_people_know(faulty, isolated: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "train.h5ad").write_bytes(b"train")
+    manifest = publishing.describe("sim", "1.0.0", {"train.h5ad": tmp_path / "train.h5ad"}, licence="MIT")
+    folder = "/prima-mente-benchmark/sim/1.0.0"
+    faulty.objects |= {f"{folder}/manifest.json": manifest.to_bytes(), f"{folder}/train.h5ad": b"train"}
+    hosted = HostedDataset("sim", "1.0.0", manifest.sha256, len(manifest.to_bytes()))
+    first = hosted.fetch("train.h5ad")
+    monkeypatch.setenv("PRIMA_BENCH_SHARED_CACHE_DIR", str(isolated))
+    monkeypatch.setenv("PRIMA_BENCH_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("PRIMA_BENCH_OFFLINE", "1")
+    before = sorted(isolated.rglob("*"))
+    assert hosted.fetch("train.h5ad") == first
+    # Where whoever fills it has no such name, or another file under it, the file itself is as good.
+    first.unlink()
+    for _ in range(2):
+        assert hosted.fetch("train.h5ad").read_bytes() == b"train"
+        first.write_bytes(b"other")
+    assert sorted(isolated.rglob("*")) == before
+    assert not (tmp_path / "own").exists()
+
+
 LONG = "x" * 3_000_000
 
 

@@ -75,7 +75,7 @@ class Cache:
         Raises:
             CacheError: If the cache cannot be looked into.
         """
-        for layout in (*self.shared, self.layout):
+        for layout in self._layouts():
             path, status = layout.blob(content.name), None
             try:
                 status = regular_file(path)
@@ -84,7 +84,7 @@ class Cache:
                 if status.st_size == content.size and (
                     is_stamped(status) or verified(path, partial(matches, content=content), content.part_size)
                 ):
-                    if layout is self.layout:
+                    if layout.root == self.root:
                         note_use(layout, path, status)
                     return path
                 if path.name == content.sha256 and status.st_size != content.size and sha256_of(path) == path.name:
@@ -101,18 +101,25 @@ class Cache:
         return None
 
     def view(self, folder: str, name: str, blob: Path) -> Path:
-        """A blob under a name that people know, as a hard link; the blob itself where links cannot be made.
+        """A blob under a name that people know, as a hard link; the blob itself where there is none.
+
+        It is made where it is missing, but not in a shared cache.
 
         Args:
             folder: Name of the folder of views.
             name: Relative path in it, with forward slashes.
             blob: What :meth:`find` returned.
         """
-        link = self.layout.views / folder / name
+        home = next((layout for layout in self._layouts() if blob.is_relative_to(layout.blobs)), None)
+        if home is None:
+            return blob
+        link = home.views / folder / name
         try:
             found = regular_file(link)
             if found is not None and os.path.samestat(found, blob.stat()):
                 return link
+            if home.root != self.root:
+                return blob
             self.layout.create(link.parent)
             # By way of a name of its own, so that the view is replaced in one step.
             temporary = link.parent / f".{secrets.token_hex(8)}"
@@ -145,8 +152,11 @@ class Cache:
             return None
         return aside
 
+    def _layouts(self) -> tuple[Layout, ...]:
+        return (*self.shared, self.layout)
+
     def _put_aside(self, layout: Layout, path: Path, judged: os.stat_result) -> None:
-        aside = self.quarantine(path, judged) if layout is self.layout else None
+        aside = self.quarantine(path, judged) if layout.root == self.root else None
         if aside is None:
             _log.warning("%s: is damaged and is not used; it cannot be moved from there", path)
         else:

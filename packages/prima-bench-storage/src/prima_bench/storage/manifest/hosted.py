@@ -86,10 +86,7 @@ class HostedDataset:
                 hint="Whoever registered the dataset must pin the manifest that was published with these files.",
             )
         path = self._fetch(artifact)
-        cache = Cache.from_environment()
-        if not path.is_relative_to(cache.layout.blobs):
-            return path
-        return cache.view(f"{self.name}@{self.version}-{self.sha256[:12]}", artifact.name, path)
+        return Cache.from_environment().view(f"{self.name}@{self.version}-{self.sha256[:12]}", artifact.name, path)
 
     def _fetch(self, artifact: Artifact) -> Path:
         if not artifact.is_relative:
