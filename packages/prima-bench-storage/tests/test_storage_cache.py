@@ -291,6 +291,17 @@ def test_too_little_room_is_told_before_anything_is_fetched(tmp_path: Path) -> N
         check_room(layout, 1 << 60, uri=URI)
 
 
+@pytest.mark.parametrize("told", [OSError(38, "Function not implemented"), shutil._ntuple_diskusage(0, 0, 0)])  # type: ignore[attr-defined]
+def test_a_file_system_that_does_not_tell_its_room(tmp_path: Path, monkeypatch, told: Any) -> None:
+    def usage(path: Path) -> Any:
+        if isinstance(told, OSError):
+            raise told
+        return told
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    check_room(Layout(tmp_path), 1 << 60, uri=URI)
+
+
 def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     order: list[str] = []

@@ -258,9 +258,12 @@ def check_room(layout: Layout, needed: int, *, uri: str) -> None:
     Raises:
         CacheError: If there is less free space than ``needed`` bytes.
     """
-    with cache_errors(uri):
-        free = shutil.disk_usage(layout.partial).free
-    if free < needed:
+    try:
+        total, _, free = shutil.disk_usage(layout.partial)
+    except OSError:
+        return  # some file systems, such as those that show a store as a folder, cannot tell; then writing will
+    # Those without a size of their own have 0 bytes in all.
+    if total and free < needed:
         raise CacheError(f"{uri}: needs {needed} bytes in the cache at {layout.root}, where {free} are free", hint=HINT)
 
 
