@@ -42,6 +42,7 @@ class Fault:
     end: int | None = None  # bytes of the body after which the connection is closed in good order
     flip: int | None = None  # position in the body of a byte that is changed
     drip: float | None = None  # seconds between two bytes
+    slow_head: float | None = None  # seconds between two bytes of what comes before the body
     whole: bool = False  # the range is ignored
     chunked: bool = False  # sent in chunks, without a length
     unsized: bool = False  # no Content-Length, as where something decodes on the way
@@ -122,6 +123,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             said["Transfer-Encoding"] = "chunked"
         for name, value in said.items():
             self.send_header(name, value)
+        if fault.slow_head is not None:
+            head, self._headers_buffer = b"".join(self._headers_buffer), []
+            for byte in head:
+                self.wfile.write(bytes([byte]))
+                if self.server.stopping.wait(fault.slow_head):
+                    self.close_connection = True
+                    return
         self.end_headers()
         if fault.flip is not None and len(body) > fault.flip:
             body = bytearray(body)
@@ -139,6 +147,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             for i in range(len(body)):
                 self._send(body[i : i + 1])
                 if self.server.stopping.wait(fault.drip):
+                    self.close_connection = True
                     return
         if fault.cut is not None:
             # With no time to linger, closing resets the connection.

@@ -12,8 +12,7 @@ import pytest
 from prima_bench.storage import AccessError, Credentials, NotFoundError, StorageError, TransferError, answers
 from prima_bench.storage.client import object_client
 from prima_bench.storage.fetching import fetch_content
-from prima_bench.storage.transfer import upload
-from prima_bench.storage.transfer.pool import THREADS
+from prima_bench.storage.transfer import pool, upload
 from prima_bench.storage.transfer.upload import SINGLE, put
 from prima_bench.storage.uri import parse_uri
 from prima_bench.storage.verify import measure
@@ -45,6 +44,19 @@ def test_an_error_whose_body_does_not_come_is_known_by_its_status(
     with pytest.raises(AccessError, match="403"):
         fetch_content(URI, content(b"data"))
     assert len(faulty.requests) == 1
+
+
+@pytest.mark.parametrize("part_size", [4, 2])
+@pytest.mark.parametrize("by_part", [True, False])
+def test_an_answer_that_never_comes_to_its_body(
+    faulty, fault, content: Any, monkeypatch, part_size: int, by_part: bool
+) -> None:
+    monkeypatch.setattr(pool, "LONGEST_HEAD", 0.3)
+    faulty.objects["/bucket/key"] = b"data"
+    faulty.script = lambda request: fault(slow_head=0.05)
+    with pytest.raises(TransferError, match="does not get to the object") as caught:
+        fetch_content(URI, content(b"data", part_size=part_size, by_part=by_part))
+    assert caught.value.hint
 
 
 def test_an_error_without_end_is_not_read_to_its_end(faulty, fault, content: Any) -> None:
@@ -187,14 +199,14 @@ def test_many_downloads_at_once_keep_their_connections(faulty, content: Any, cap
     wanted = [content(data[i:], part_size=1000) for i in range(6)]
     for i in range(6):
         faulty.objects[f"/bucket/{i}"] = data[i:]
-    all_ask = threading.Barrier(6 * THREADS)
+    all_ask = threading.Barrier(6 * pool.THREADS)
 
     def script(request: Any) -> None:
         if request.number <= all_ask.parties:
             all_ask.wait(30)
 
     faulty.script = script
-    with ThreadPoolExecutor(6) as pool:
-        paths = list(pool.map(lambda i: fetch_content(f"gs://bucket/{i}", wanted[i]), range(6)))
+    with ThreadPoolExecutor(6) as at_once:
+        paths = list(at_once.map(lambda i: fetch_content(f"gs://bucket/{i}", wanted[i]), range(6)))
     assert [path.read_bytes() for path in paths] == [data[i:] for i in range(6)]
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

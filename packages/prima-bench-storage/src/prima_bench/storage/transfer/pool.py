@@ -4,14 +4,16 @@ The first failure ends all; an interrupt too. Threads that still wait for the ne
 they hand on is refused, because the file that it would go to is closed.
 """
 
+import math
 import mmap
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 
 from prima_bench.storage.content import Part
-from prima_bench.storage.errors import IntegrityError
+from prima_bench.storage.errors import IntegrityError, TransferError
 from prima_bench.storage.transfer.ranges import Received, Source, read_range
 from prima_bench.storage.transfer.retry import CancelledError, Failure, retried
 
@@ -19,6 +21,9 @@ Take = Callable[[Part, memoryview], None]
 
 THREADS = min(6, 2 * (os.cpu_count() or 1))
 """Threads for one object; each holds one part in memory."""
+
+LONGEST_HEAD = 300.0
+"""Seconds for an answer to begin. It ends what no time-out of the socket ends: a head that drips."""
 
 _INTEGRITY_TRIES = 2
 _TICK = 0.2
@@ -118,9 +123,10 @@ def read_all(reader: PartReader, parts: Iterable[Part], take: Take, *, threads: 
         return
     second = next(waiting, None)
     if second is None:
-        _work(reader, iter([first]), take)
-        return
-    _in_threads(reader, _Shared([first, second], waiting), take, threads)
+        # In a thread too: this one watches it.
+        _in_threads(reader, iter([first]), take, 1)
+    else:
+        _in_threads(reader, _Shared([first, second], waiting), take, threads)
 
 
 class _Shared:
@@ -175,6 +181,7 @@ def _in_threads(reader: PartReader, parts: Iterator[Part], take: Take, threads: 
                 # With an end, so that an interrupt is heard on every system.
                 error = ended.get(timeout=_TICK)
             except queue.Empty:
+                _watch(reader.source)
                 continue
             left -= 1
             if error is not None and not isinstance(error, CancelledError):
@@ -184,6 +191,14 @@ def _in_threads(reader: PartReader, parts: Iterator[Part], take: Take, threads: 
     for thread in running:
         if thread.ident is not None:
             thread.join()
+
+
+def _watch(source: Source) -> None:
+    if time.monotonic() - min(list(source.asking.values()), default=math.inf) > LONGEST_HEAD:
+        raise TransferError(
+            f"{source.address}: the answer does not get to the object in {LONGEST_HEAD:g} s",
+            hint="The connection is too slow, or the store is; try again later.",
+        )
 
 
 def _started(threads: list[threading.Thread]) -> int:

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from urllib3.exceptions import HTTPError
@@ -41,6 +41,7 @@ class Source:
         size: Bytes of the whole.
         cancelled: Set when nobody wants it any more.
         arrived: Told the number of bytes that came; a negative one when they have to come again.
+        asking: Since when each thread waits for an answer to begin.
     """
 
     client: Any
@@ -48,6 +49,7 @@ class Source:
     size: int
     cancelled: threading.Event
     arrived: Callable[[int], None]
+    asking: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,11 @@ def read_range(source: Source, part: Part, into: memoryview, etag: str | None) -
     etag = ""
     digest = None if part.sha256 is None else hashlib.sha256()
     try:
-        response = asked(source.address, lambda: source.client.get_object(**wanted))
+        source.asking[threading.get_ident()] = time.monotonic()
+        try:
+            response = asked(source.address, lambda: source.client.get_object(**wanted))
+        finally:
+            source.asking.pop(threading.get_ident(), None)
         if isinstance(response, Failure):
             return response
         etag = str(response.get("ETag") or "")
