@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prima_bench.metrics.classification.calibration import Binning, ece
-from prima_bench.metrics.classification.probability import brier, log_loss
+from prima_bench.metrics.classification.checks import SUM_TOLERANCE
+from prima_bench.metrics.classification.probability import LogLoss, brier, log_loss
 from prima_bench.metrics.classification.ranking import auprc_macro, auroc_macro
 from prima_bench.metrics.classification.top_k import top_k_accuracy
+from prima_bench.metrics.errors import InputError
 
 Array = npt.NDArray[np.float64]
 Kind = Literal["continuous", "float32", "ties", "one class each", "constant"]
@@ -194,6 +196,26 @@ def test_a_certain_mistake_costs_a_finite_loss() -> None:
     eps = np.finfo(np.float64).eps
     assert log_loss(certain, torch.tensor([1]), num_classes=2).value == _close(-math.log(eps))
     assert brier(certain, torch.tensor([1]), num_classes=2).value == 2.0
+
+
+def test_what_rounding_to_bfloat16_does_to_a_sum_is_undone() -> None:
+    exact = torch.rand(200, 7, generator=torch.Generator().manual_seed(3)).softmax(dim=1)
+    target = torch.arange(200) % 7
+    rounded = exact.bfloat16()
+    total = rounded.double().sum(dim=1, keepdim=True)
+    assert ((total - 1).abs() > SUM_TOLERANCE).any()
+    with pytest.raises(InputError, match="must sum to 1"):
+        log_loss(rounded.float(), target, num_classes=7)
+    metric = LogLoss(num_classes=7)
+    metric.update(rounded[:90], target[:90])
+    metric.update(rounded[90:], target[90:])
+    value = log_loss(rounded, target, num_classes=7).value
+    assert metric.result().value == value
+    divided = torch.where((total - 1).abs() > SUM_TOLERANCE, rounded.double() / total, rounded.double())
+    assert value == pytest.approx(log_loss(divided, target, num_classes=7).value, rel=1e-6)
+    for wrong in (exact * 1.02, torch.eye(7)[target] * 1.01, exact - 0.2):
+        with pytest.raises(InputError):
+            log_loss(wrong.bfloat16(), target, num_classes=7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

@@ -21,6 +21,7 @@ from prima_bench.metrics.classification.checks import (
     check_rows,
     check_score_kind,
     prediction_field,
+    widened,
 )
 from prima_bench.metrics.classification.counts import ClassCounts, count_classes, hard_labels
 from prima_bench.metrics.classification.probabilities import ClassProbabilities
@@ -67,6 +68,7 @@ class ClassificationMetric(BufferedMetric):
         Raises:
             InputError: If shapes, dtypes or values do not fit.
         """
+        preds = widened(preds, self.scores)
         fields = {"target": target, prediction_field(preds): preds}
         check_rows(fields, self.num_classes, self.scores, index)
         self._append(fields, index)
@@ -145,6 +147,7 @@ def score_counts(
     formula: Callable[[ClassCounts], Score], preds: Tensor, target: Tensor, num_classes: int, scores: Scores
 ) -> Score:
     """Check labels or class scores, count them, and apply a formula over class counts."""
+    preds = widened(preds, scores)
     field = _checked(preds, target, num_classes, scores)
     if not len(target):
         return Score(None, NO_ROWS)
@@ -160,6 +163,7 @@ def score_probabilities(
     scores: Scores,
 ) -> Score:
     """Check class scores and apply a formula over them and the true classes, integer [n]."""
+    preds = widened(preds, scores)
     field = _checked(preds, target, num_classes, scores)
     if not len(target):
         return Score(None, NO_ROWS)

@@ -1,7 +1,8 @@
 """Refuses what cannot be scored as classes, before anything is stored.
 
 The same checks stand before the functions and before the classes. What passes here is exact: codes lie in the
-vocabulary, scores are finite, probabilities are probabilities. Nothing is guessed from values and nothing is repaired.
+vocabulary, scores are finite, probabilities are probabilities. Nothing is guessed from values, and nothing is repaired
+but what the type of the tensor says that rounding did.
 """
 
 import math
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from prima_bench.metrics.errors import InputError
+from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.spill import row_blocks
 
 Scores = Literal["probability", "logit"]
@@ -83,6 +85,28 @@ def prediction_field(preds: Tensor) -> Literal["label", "score"]:
         f"preds of shape {tuple(preds.shape)} and dtype {preds.dtype} are neither labels nor class scores",
         hint="Pass integer class codes of shape [n], or floating-point class scores of shape [n, num_classes].",
     )
+
+
+def widened(preds: Tensor, scores: Scores) -> Tensor:
+    """Predictions; probabilities in bfloat16 as float32, rows that its rounding moved divided by their sum.
+
+    Rounding moves a probability by up to 2^-8 of itself, and a softmax that ran in bfloat16 by as much again; rows that
+    are further off stay as they are, to be refused. Any other predictions are passed through.
+
+    Example:
+        >>> rounded = torch.tensor([[0.05, 0.05, 0.9]], dtype=torch.bfloat16)
+        >>> float(rounded.float().sum()), float(widened(rounded, "probability").sum())
+        (0.99853515625, 1.0)
+    """
+    if scores != "probability" or not isinstance(preds, Tensor) or preds.dtype != torch.bfloat16 or preds.ndim != 2:
+        return preds
+    rows = preds.detach().double()
+    total = tree_sum(rows, dim=1)
+    # A little less than the tolerance, since rows are added in float32 where they are checked.
+    moved = ((total - 1).abs() > 0.99 * SUM_TOLERANCE) & ((total - 1).abs() <= torch.finfo(torch.bfloat16).eps)
+    moved &= ((rows >= 0) & (rows <= 1)).all(dim=1)
+    rows[moved] /= total[moved, None]
+    return rows.float()
 
 
 def check_rows(fields: Mapping[str, Tensor], num_classes: int, scores: Scores, index: Tensor | None = None) -> None:
