@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from prima_bench.storage import AccessError, Credentials, NotFoundError, Storage
 from prima_bench.storage.client import object_client
 from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.transfer import pool, upload
+from prima_bench.storage.transfer.ranges import Source
 from prima_bench.storage.transfer.upload import SINGLE, put
 from prima_bench.storage.uri import parse_uri
 from prima_bench.storage.verify import measure
@@ -57,6 +59,22 @@ def test_an_answer_that_never_comes_to_its_body(
     with pytest.raises(TransferError, match="does not get to the object") as caught:
         fetch_content(URI, content(b"data", part_size=part_size, by_part=by_part))
     assert caught.value.hint
+
+
+def test_a_process_that_was_stopped_has_not_waited(monkeypatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    source = Source(None, parse_uri(URI), 4, threading.Event(), lambda count: None)
+    watch = pool.Watch(source)
+    source.asking[1] = clock[0]
+    for stopped, looks in ((1e5, 10), (0.2, int(pool.LONGEST_HEAD / 0.2) - 20)):
+        for _ in range(looks):
+            clock[0] += stopped
+            watch.look()
+    with pytest.raises(TransferError):
+        for _ in range(100):
+            clock[0] += 0.2
+            watch.look()
 
 
 def test_an_error_without_end_is_not_read_to_its_end(faulty, fault, content: Any) -> None:

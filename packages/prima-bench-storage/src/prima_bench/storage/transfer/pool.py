@@ -176,12 +176,13 @@ def _in_threads(reader: PartReader, parts: Iterator[Part], take: Take, threads: 
         left = _started(running)
         if not left:
             _work(reader, parts, take)
+        watch = Watch(reader.source)
         while left:
+            watch.look()
             try:
                 # With an end, so that an interrupt is heard on every system.
                 error = ended.get(timeout=_TICK)
             except queue.Empty:
-                _watch(reader.source)
                 continue
             left -= 1
             if error is not None and not isinstance(error, CancelledError):
@@ -193,12 +194,29 @@ def _in_threads(reader: PartReader, parts: Iterator[Part], take: Take, threads: 
             thread.join()
 
 
-def _watch(source: Source) -> None:
-    if time.monotonic() - min(list(source.asking.values()), default=math.inf) > LONGEST_HEAD:
-        raise TransferError(
-            f"{source.address}: the answer does not get to the object in {LONGEST_HEAD:g} s",
-            hint="The connection is too slow, or the store is; try again later.",
-        )
+class Watch:
+    """Sees to it that every answer begins at some time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._seen = time.monotonic()
+        self._stopped = 0.0
+
+    def look(self) -> None:
+        """Look; to be called again and again.
+
+        Raises:
+            TransferError: If an answer has not begun for too long.
+        """
+        now = time.monotonic()
+        # A process that was stopped, as by Ctrl-Z, has not waited.
+        self._stopped += max(0.0, now - self._seen - 5 * _TICK)
+        self._seen = now
+        if now - self._stopped - min(list(self._source.asking.values()), default=math.inf) > LONGEST_HEAD:
+            raise TransferError(
+                f"{self._source.address}: the answer does not get to the object in {LONGEST_HEAD:g} s",
+                hint="The connection is too slow, or the store is; try again later.",
+            )
 
 
 def _started(threads: list[threading.Thread]) -> int:
