@@ -33,6 +33,36 @@ NO_GENES = "all genes are excluded"
 ALONE = "needs at least two perturbations"
 
 
+def _check_arguments(preds: object, target: object, perturbation: object) -> None:
+    """Raise InputError, in the words of ``update``, where an argument is no tensor of its shape or has other rows."""
+    for name, x in (("preds", preds), ("target", target)):
+        if x is None and name == "target":
+            continue
+        if not isinstance(x, Tensor | SparseRows):
+            raise InputError(
+                f"{name} must be a torch tensor or SparseRows, not {type(x).__name__}",
+                hint=f"Wrap it: torch.as_tensor({name}).",
+            )
+        if len(x.shape) != 2:
+            raise InputError(
+                f"{name} must have shape [cells, genes], not {list(x.shape)}",
+                hint="Give a row for each cell; one cell alone is x[None, :].",
+            )
+    if not isinstance(perturbation, Tensor) or perturbation.dim() != 1:
+        seen = list(perturbation.shape) if isinstance(perturbation, Tensor) else type(perturbation).__name__
+        raise InputError(
+            f"perturbation must be an integer tensor of shape [cells], not {seen}",
+            hint="Give a code for each cell, not its name: 0 for control, 1 to num_perturbations for the others.",
+        )
+    rows = [len(perturbation), *(x.shape[0] for x in (preds, target) if isinstance(x, Tensor | SparseRows))]
+    if len(set(rows)) > 1:
+        others = f"{rows[1]} predicted" + (f" and {rows[2]} true" if len(rows) > 2 else "")
+        raise InputError(
+            f"all inputs need the same number of rows, not {rows[0]} codes of perturbations for {others} cells",
+            hint="A row is a cell: its code, its prediction and, where there is no reference, a true cell.",
+        )
+
+
 class PerturbationMetric(BufferedMetric):
     """A metric of predicted against true responses to perturbations, one row for each predicted cell.
 
@@ -112,6 +142,7 @@ class PerturbationMetric(BufferedMetric):
         Raises:
             InputError: If shapes, dtypes, codes or values do not fit.
         """
+        _check_arguments(preds, target, perturbation)
         fields = {"x": preds, "group": perturbation, "target_x": target, "context": context}
         self.check(fields)
         self._append(fields, index)
@@ -132,7 +163,10 @@ class PerturbationMetric(BufferedMetric):
         self._check_contexts(fields.get("context"))
         width = self.reference.num_genes if self.reference is not None else getattr(target, "shape", (0, 0))[-1]
         if x is not None and len(x.shape) == 2 and x.shape[1] != width:
-            raise InputError(f"predicted cells have {x.shape[1]} genes, the true ones {width}")
+            raise InputError(
+                f"predicted cells have {x.shape[1]} genes, the true ones {width}",
+                hint="Give the same genes in the same order.",
+            )
 
     def score(self, batch: Batch) -> Score:
         """The mean over perturbations, with each perturbation's own value; with contexts, over all pairs of the two.
