@@ -67,14 +67,19 @@ def test_a_process_that_was_stopped_has_not_waited(monkeypatch) -> None:
     source = Source(None, parse_uri(URI), 4, threading.Event(), lambda count: None)
     watch = pool.Watch(source)
     source.asking[1] = clock[0]
-    for stopped, looks in ((1e5, 10), (0.2, int(pool.LONGEST_HEAD / 0.2) - 20)):
-        for _ in range(looks):
-            clock[0] += stopped
+
+    def wait(*times: float) -> None:
+        for seconds in times:
+            clock[0] += seconds
             watch.look()
+
+    looks = int(pool.LONGEST_HEAD / 0.2)
+    wait(1e5, *[0.2] * (looks - 20), 1e5)
+    del source.asking[1]
+    source.asking[2] = clock[0]
+    wait(*[0.2] * (looks - 20))
     with pytest.raises(TransferError):
-        for _ in range(100):
-            clock[0] += 0.2
-            watch.look()
+        wait(*[0.2] * 30)
 
 
 def test_an_error_without_end_is_not_read_to_its_end(faulty, fault, content: Any) -> None:

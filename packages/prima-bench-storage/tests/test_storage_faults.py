@@ -307,10 +307,10 @@ def test_replicas_that_name_the_object_each_in_its_own_way(faulty, fault, conten
 
 @BOTH
 def test_what_is_complete_was_not_too_slow(faulty, fault, content, by_part: bool, monkeypatch) -> None:
-    monkeypatch.setattr(retry, "PATIENCE", retry.Patience(seconds=0.1, least=1000))
-    faulty.objects["/bucket/key"] = b"data"
-    faulty.script = lambda request: fault(drip=0.05)
-    assert fetch_content(URI, content(b"data", by_part=by_part)).read_bytes() == b"data"
+    monkeypatch.setattr(retry, "PATIENCE", retry.Patience(seconds=0.2, least=1000))
+    faulty.objects["/bucket/key"] = b"ab"
+    faulty.script = lambda request: fault(drip=0.3)
+    assert fetch_content(URI, content(b"ab", by_part=by_part)).read_bytes() == b"ab"
 
 
 @BOTH

@@ -4,7 +4,6 @@ The first failure ends all; an interrupt too. Threads that still wait for the ne
 they hand on is refused, because the file that it would go to is closed.
 """
 
-import math
 import mmap
 import os
 import queue
@@ -200,7 +199,7 @@ class Watch:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._seen = time.monotonic()
-        self._stopped = 0.0
+        self._waited: dict[tuple[int, float], float] = {}
 
     def look(self) -> None:
         """Look; to be called again and again.
@@ -209,10 +208,12 @@ class Watch:
             TransferError: If an answer has not begun for too long.
         """
         now = time.monotonic()
-        # A process that was stopped, as by Ctrl-Z, has not waited.
-        self._stopped += max(0.0, now - self._seen - 5 * _TICK)
+        # A process that was stopped meanwhile, as by Ctrl-Z, has not waited.
+        step = min(now - self._seen, 5 * _TICK)
         self._seen = now
-        if now - self._stopped - min(list(self._source.asking.values()), default=math.inf) > LONGEST_HEAD:
+        asking = self._source.asking.copy().items()
+        self._waited = {each: self._waited.get(each, 0.0) + step for each in asking}
+        if max(self._waited.values(), default=0.0) > LONGEST_HEAD:
             raise TransferError(
                 f"{self._source.address}: the answer does not get to the object in {LONGEST_HEAD:g} s",
                 hint="The connection is too slow, or the store is; try again later.",
