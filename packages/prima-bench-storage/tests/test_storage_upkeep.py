@@ -109,6 +109,18 @@ def test_a_view_goes_with_its_file(cache: Cache) -> None:
     assert [path for path in cache.root.rglob("*") if path.is_file()] == [cache.root / "CACHEDIR.TAG"]
 
 
+def test_empty_folders_of_others_stay(cache: Cache, tmp_path: Path) -> None:
+    # The folder of views may be a link to where people keep other things.
+    (tmp_path / "elsewhere" / "mine").mkdir(parents=True)
+    cache.layout.views.rename(tmp_path / "elsewhere" / "views")
+    (tmp_path / "elsewhere" / "views" / "sim@1.0.0-abc123456789").rename(
+        tmp_path / "elsewhere" / "sim@1.0.0-abc123456789"
+    )
+    cache.layout.views.symlink_to(tmp_path / "elsewhere")
+    upkeep.remove(cache, upkeep.removable(cache, everything=True))
+    assert sorted(p.name for p in (tmp_path / "elsewhere").iterdir()) == ["mine", "views"]
+
+
 def test_what_is_being_downloaded_stays(cache: Cache, content) -> None:
     name = content(b"\x01" * 1000).name
     cache.layout.locks.mkdir()

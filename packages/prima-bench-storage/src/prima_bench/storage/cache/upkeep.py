@@ -289,6 +289,6 @@ def _is_name_of(name: str, found: Content) -> bool:
 def _remove_empty_folders(cache: Cache) -> None:
     # Those of the blobs stay: another process may be about to put one there.
     for where, _, _ in os.walk(cache.layout.views, topdown=False):
-        if Path(where) != cache.layout.views:
+        if _VIEW.fullmatch(f"{Path(where).relative_to(cache.layout.views).as_posix()}/name"):
             with contextlib.suppress(OSError):
                 os.rmdir(where)  # noqa: PTH106 - beside os.walk
