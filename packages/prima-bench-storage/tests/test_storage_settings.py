@@ -167,6 +167,20 @@ def test_a_keypair_from_a_dotenv(project: Path) -> None:
     assert Credentials.from_environment().region == "eu-west-1"
 
 
+def test_a_dotenv_that_is_edited_while_the_keypair_is_read(project: Path, monkeypatch) -> None:
+    (project / ".env").write_text(f"{KEY_ID}=GOOG1\n{SECRET}=one\n")
+
+    def edited(name: str) -> str | None:
+        value = setting(name)
+        if name == SECRET:
+            (project / ".env").write_text("")
+        return value
+
+    monkeypatch.setattr("prima_bench.storage.credentials.setting", edited)
+    found = Credentials.from_environment()
+    assert (found.key_id, found.secret.reveal()) == ("GOOG1", "one")
+
+
 @pytest.mark.parametrize("half", [KEY_ID, SECRET])
 def test_half_a_keypair(isolated: Path, monkeypatch, half: str) -> None:
     monkeypatch.setenv(half, "value")

@@ -71,12 +71,14 @@ class Credentials:
         Raises:
             CredentialsError: If none is configured, or half of one, or one that cannot be a keypair.
         """
-        missing = [name for name in (KEY_ID, SECRET) if setting(name) is None]
+        # Each is asked for once: the file may be edited meanwhile. Wrapped: a traceback may show this frame.
+        found = {name: Secret(setting(name) or "") for name in (KEY_ID, SECRET, REGION)}
+        missing = [name for name in (KEY_ID, SECRET) if not found[name].reveal()]
         if len(missing) == 2:
             raise CredentialsError("no HMAC keypair is configured for object storage", hint=_HINT)
         if missing:
             raise CredentialsError(f"the HMAC keypair is half set: {missing[0]} is missing", hint=_HINT)
-        for name in (KEY_ID, SECRET, REGION):
-            if not _PRINTABLE.fullmatch(setting(name) or "auto"):
+        for name, value in found.items():
+            if not _PRINTABLE.fullmatch(value.reveal() or "auto"):
                 raise CredentialsError(f"{name} holds blanks or characters that no key has", hint=_HINT)
-        return cls(setting(KEY_ID) or "", Secret(setting(SECRET) or ""), setting(REGION) or "auto")
+        return cls(found[KEY_ID].reveal(), found[SECRET], found[REGION].reveal() or "auto")
