@@ -9,14 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import SSLError
 
 from prima_bench.storage import AccessError, Credentials, NotFoundError, StorageError, TransferError, answers
 from prima_bench.storage.client import object_client
 from prima_bench.storage.fetching import fetch_content
 from prima_bench.storage.transfer import pool, upload
 from prima_bench.storage.transfer.ranges import Source
+from prima_bench.storage.transfer.refusals import broken_off
 from prima_bench.storage.transfer.upload import SINGLE, put
-from prima_bench.storage.uri import parse_uri
+from prima_bench.storage.uri import ObjectUri, parse_uri
 from prima_bench.storage.verify import measure
 
 URI = "gs://bucket/key"
@@ -143,6 +145,13 @@ def test_a_region_that_the_store_names_is_used(faulty, fault, content: Any, how:
     faulty.script = lambda request: fault(status=400, body=body, **how) if request.number == 1 else None
     assert fetch_content(URI, content(b"data")).read_bytes() == b"data"
     assert ["/moon-1/s3/" in request.headers["authorization"] for request in faulty.requests] == [False, True]
+
+
+def test_a_certificate_that_nobody_trusts_says_where_to_name_those_to_trust() -> None:
+    error = SSLError(endpoint_url="https://store.example.org", error="certificate verify failed")
+    failure = broken_off(ObjectUri("gs", "bucket", "key"), error)
+    assert failure.again == 1
+    assert "REQUESTS_CA_BUNDLE" in failure.error.hint
 
 
 @pytest.mark.parametrize("value", ["Thu, 01 Jan 99999999999 00:00:00 GMT", "9" * 5000])

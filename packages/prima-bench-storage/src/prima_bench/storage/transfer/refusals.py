@@ -97,5 +97,9 @@ def broken_off(address: ObjectUri, error: Exception) -> Failure:
     """What a request without an answer means."""
     hopeless = isinstance(error, (ProxyConnectionError, SSLError))
     hint = f"Check the network, the proxy variables and {ENDPOINT_VARIABLES[address.scheme]}, then try again."
+    if isinstance(error, SSLError):
+        hint += (
+            " REQUESTS_CA_BUNDLE may name a file with the certificates to trust, such as those of your organisation."
+        )
     reason = f"{address}: {type(error).__name__} while talking to the store"
     return Failure(TransferError(reason, hint=hint), 1 if hopeless else None)
