@@ -45,6 +45,9 @@ class OpenFile:
         self.path = path
         self._what = what
         self._idle = threading.Condition()
+        # File systems write to a file for one thread at a time, and those that wait for it spin, on cores that the
+        # others need to receive and hash. On a machine with other work that was up to half of all processor time.
+        self._turn = threading.Lock()
         self._users = 0
         self._unsynced = 0
         self._syncing = False
@@ -61,7 +64,7 @@ class OpenFile:
             CacheError: If it cannot be written.
         """
         length = len(data)
-        with self._open_handle() as handle, cache_errors(self._what):
+        with self._open_handle() as handle, cache_errors(self._what), self._turn:
             while data:
                 count = _write_at(handle, data[:PIECE], start)
                 data, start = data[count:], start + count
