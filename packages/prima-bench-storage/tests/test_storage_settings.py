@@ -234,6 +234,34 @@ def test_where_the_cache_lies(isolated: Path, tmp_path: Path, monkeypatch) -> No
     assert not root.exists()
 
 
+@pytest.mark.parametrize("name", ["PRIMA_BENCH_CACHE_DIR", "PRIMA_BENCH_SHARED_CACHE_DIR"])
+def test_a_relative_folder_is_relative_to_the_file_that_names_it(project: Path, monkeypatch, name: str) -> None:
+    def folder() -> Path:
+        cache = Cache.from_environment()
+        return cache.root if "SHARED" not in name else cache.shared[0].root
+
+    monkeypatch.delenv(name, raising=False)
+    (project / ".env").write_text(f"{name}=data/cache\n")
+    assert folder() == project / "data" / "cache"
+    monkeypatch.chdir(project / "packages")
+    assert folder() == project / "data" / "cache"
+    monkeypatch.setenv(name, "data/cache")
+    assert folder() == project / "packages" / "data" / "cache"
+    monkeypatch.chdir(project)
+    assert folder() == project / "data" / "cache"
+
+
+def test_a_relative_folder_where_there_is_none_to_be_relative_to(isolated: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setenv("PRIMA_BENCH_CACHE_DIR", "cache")
+    with pytest.raises(SettingsError, match="PRIMA_BENCH_CACHE_DIR is 'cache'"):
+        Cache.from_environment()
+    monkeypatch.setenv("PRIMA_BENCH_CACHE_DIR", str(tmp_path / "cache"))
+    assert Cache.from_environment().root == tmp_path / "cache"
+
+
 @given(st.binary(max_size=300))
 @example(b"\xef\xbb\xbfA=1")
 @example(b"A=1\r\nB='2\n")

@@ -27,13 +27,45 @@ def setting(name: str) -> str | None:
     Raises:
         SettingsError: If there is a ``.env`` file that cannot be read.
     """
+    return _found(name)[0]
+
+
+def folder_setting(name: str) -> Path | None:
+    """The folder that a variable names; ``None`` when it is unset or empty.
+
+    A relative path in a ``.env`` file is relative to the file, so that it means one folder wherever in the project one
+    works; in the environment it is relative to the working directory.
+
+    Raises:
+        SettingsError: If the value is no path, or there is a ``.env`` file that cannot be read.
+    """
+    value, file = _found(name)
+    if value is None:
+        return None
+    path = os.path.expanduser(value)  # noqa: PTH111 - Path.expanduser raises where there is no home
+    if "\0" in path:
+        raise SettingsError(f"{name} is {value!r}, which is no path")
+    if path.startswith("~"):
+        # Else a folder of that name would be made in the working directory.
+        raise SettingsError(f"{name} is {value!r}: there is no such home", hint="Write the path without ~.")
+    folder = _working_directory() if file is None else file.parent
+    if folder is None and not Path(path).is_absolute():
+        raise SettingsError(
+            f"{name} is {value!r}, and there is no working directory for it to be relative to",
+            hint="Write the whole path, or change into a folder that exists.",
+        )
+    return Path(path) if folder is None else folder / path
+
+
+def _found(name: str) -> tuple[str | None, Path | None]:
+    """The value, and the file that it stands in; no file where the environment has it."""
     value = os.environ.get(name, "").strip()
     if value:
-        return value
+        return value, None
     path = find_dotenv()
     if path is None:
-        return None
-    return (_dotenv(path).get(name) or "").strip() or None
+        return None, None
+    return (_dotenv(path).get(name) or "").strip() or None, path
 
 
 def offline() -> bool:

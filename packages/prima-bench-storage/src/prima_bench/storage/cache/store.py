@@ -15,15 +15,14 @@ from prima_bench.storage.cache.layout import (
     DIRECTORY,
     HINT,
     Layout,
-    cache_errors,
     is_stamped,
     note_use,
     regular_file,
     verified,
 )
 from prima_bench.storage.content import Content
-from prima_bench.storage.errors import CacheError, SettingsError
-from prima_bench.storage.settings import setting
+from prima_bench.storage.errors import CacheError
+from prima_bench.storage.settings import folder_setting
 from prima_bench.storage.verify import matches, sha256_of
 
 SHARED = "PRIMA_BENCH_SHARED_CACHE_DIR"
@@ -54,11 +53,10 @@ class Cache:
         Raises:
             SettingsError: If one of them is no path.
         """
-        other = setting(SHARED)
-        shared = () if other is None else (_folder(SHARED, other),)
-        value = setting(DIRECTORY)
-        if value is not None:
-            return cls(_folder(DIRECTORY, value), shared)
+        other, root = folder_setting(SHARED), folder_setting(DIRECTORY)
+        shared = () if other is None else (other,)
+        if root is not None:
+            return cls(root, shared)
         import platformdirs
 
         return cls(platformdirs.user_cache_path("prima-bench", appauthor=False), shared)
@@ -161,14 +159,3 @@ class Cache:
             _log.warning("%s: is damaged and is not used; it cannot be moved from there", path)
         else:
             _log.warning("%s: was damaged, is moved to %s and fetched again", path, aside)
-
-
-def _folder(name: str, value: str) -> Path:
-    path = os.path.expanduser(value)  # noqa: PTH111 - Path.expanduser raises where there is no home
-    if "\0" in path:
-        raise SettingsError(f"{name} is {value!r}, which is no path")
-    if path.startswith("~"):
-        # Else a folder of that name would be made in the working directory.
-        raise SettingsError(f"{name} is {value!r}: there is no such home", hint="Write the path without ~.")
-    with cache_errors(value):
-        return Path(path).absolute()
