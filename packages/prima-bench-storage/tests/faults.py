@@ -40,6 +40,8 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     cut: int | None = None  # bytes of the body after which the connection is reset
     end: int | None = None  # bytes of the body after which the connection is closed in good order
+    stall: int | None = None  # bytes of the body after which nothing comes any more
+    blind: bool = False  # If-Match is ignored
     flip: int | None = None  # position in the body of a byte that is changed
     drip: float | None = None  # seconds between two bytes
     slow_head: float | None = None  # seconds between two bytes of what comes before the body
@@ -96,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(fault.status, fault.body or b"", fault)
         elif data is None:
             self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>", fault)
-        elif headers.get("if-match", etag(data)) != etag(data):
+        elif not fault.blind and headers.get("if-match", etag(data)) != etag(data):
             self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>", fault)
         elif request.span is None or fault.whole:
             self._answer(200, memoryview(fault.body or data), fault, {"ETag": etag(data)})
@@ -134,13 +136,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault.flip is not None and len(body) > fault.flip:
             body = bytearray(body)
             body[fault.flip] ^= 1
-        for end in (fault.cut, fault.end):
+        for end in (fault.cut, fault.end, fault.stall):
             body = body if end is None else body[:end]
         if fault.chunked:
             for start in range(0, len(body), 700):
                 piece = bytes(body[start : start + 700])
                 self._send(b"%x\r\n%b\r\n" % (len(piece), piece))
-            self._send(b"0\r\n\r\n")
+            if fault.stall is None:
+                self._send(b"0\r\n\r\n")
         elif fault.drip is None:
             self._send(body)
         else:
@@ -149,6 +152,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 if self.server.stopping.wait(fault.drip):
                     self.close_connection = True
                     return
+        if fault.stall is not None:
+            self.server.stopping.wait(60)
+            self.close_connection = True
         if fault.cut is not None:
             # With no time to linger, closing resets the connection.
             self.wfile.flush()

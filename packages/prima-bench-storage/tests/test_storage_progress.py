@@ -7,6 +7,7 @@ import sys
 import termios
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -119,3 +120,63 @@ def test_nothing_is_told_after_the_end(monkeypatch) -> None:
         moved.add(4)
     moved.add(6)
     assert [report.finished for report in heard] == [False, True]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that progress sees; it stands still."""
+    now = [100.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_what_happens_is_told_for_a_moment_and_not_by_every_thread(clock: list[float]) -> None:
+    heard: list[Report] = []
+    with listening(heard.append), Progress("a", 2000) as moved:
+        clock[0] += 1
+        for thread in range(8):
+            moved.note(f"connection broke off, trying again ({thread} of 8)")
+        assert len(heard) == 1
+        clock[0] += 1
+        moved.add(500)
+        assert str(heard[-1]) == "a: 0.5 of 2.0 kB, 250 bytes/s, 6 s left; connection broke off, trying again (7 of 8)"
+        clock[0] += 5
+        moved.add(500)
+    assert [bool(report.note) for report in heard] == [True, True, False, False]
+
+
+def test_silence_is_told_as_long_as_it_lasts(clock: list[float]) -> None:
+    heard: list[Report] = []
+    with listening(heard.append), Progress("a", 2000) as moved:
+        for _ in range(40):
+            clock[0] += 0.2
+            moved.look()
+        assert [report.note for report in heard][:2] == ["nothing came for 5 s", "nothing came for 6 s"]
+        assert len(heard) <= 3 / progress.EVERY
+        moved.restart(100)
+        told = len(heard)
+        clock[0] += 4
+        moved.look()
+        assert len(heard) == told
+
+
+def test_nothing_happens_after_the_end(clock: list[float]) -> None:
+    heard: list[Report] = []
+    with listening(heard.append), Progress("a", 10) as moved:
+        clock[0] += 1
+    moved.note("connection broke off")
+    moved.look()
+    assert [report.note for report in heard] == [""]
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "rate", "told"),
+    [
+        (0, 0, 0.0, "a: 0 of 0 bytes"),
+        (0, 999, 0.0, "a: 0 of 999 bytes"),
+        (1234, 20_500, 900.0, "a: 1.2 of 20.5 kB, 900 bytes/s, 21 s left"),
+        (10**6, 10**9, 1e3, "a: 1.0 of 1000.0 MB, 1.0 kB/s, 999000 s left"),
+    ],
+)
+def test_amounts_are_told_in_units_that_fit(done: int, total: int, rate: float, told: str) -> None:
+    assert str(Report("a", done, total, rate, False)) == told

@@ -86,25 +86,25 @@ def test_a_file_that_changes_while_it_is_published(bucket: str, content, tmp_pat
 def test_a_download_resumes(bucket: str, content, isolated: Path, monkeypatch, by_part: bool) -> None:
     uri = put(bucket, "large", LARGE)
     wanted = content(LARGE, by_part=by_part)
-    from prima_bench.storage.transfer import pool
+    from prima_bench.storage.transfer import parts
 
-    honest, asked = pool.read_range, []
+    honest, asked = parts.read_range, []
 
     def kept() -> int:
         return sum(path.stat().st_blocks * 512 for path in (isolated / "v1" / "partial").iterdir())
 
-    def cut_at_the_end(source, part, into, etag):
-        if part.start != 2 * PART_SIZE:
-            return honest(source, part, into, etag)
+    def cut_at_the_end(source, arriving, *rest):
+        if arriving.part.start != 2 * PART_SIZE:
+            return honest(source, arriving, *rest)
         while kept() < 2 * PART_SIZE:
             time.sleep(0.01)
         return Failure(TransferError("cut"))
 
-    monkeypatch.setattr(pool, "read_range", cut_at_the_end)
+    monkeypatch.setattr(parts, "read_range", cut_at_the_end)
     with pytest.raises(TransferError, match="cut"):
         fetch_content(uri, wanted)
     asked.clear()
-    monkeypatch.setattr(pool, "read_range", lambda *a: (asked.append((a[1].start, a[3])), honest(*a))[1])
+    monkeypatch.setattr(parts, "read_range", lambda *a: (asked.append((a[1].part.start, a[2])), honest(*a))[1])
     assert fetch_content(uri, wanted).read_bytes() == LARGE
     assert [start for start, _ in asked] == [2 * PART_SIZE]
     if not by_part:

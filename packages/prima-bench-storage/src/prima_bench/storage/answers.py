@@ -67,7 +67,7 @@ class _Said(io.BytesIO):
 
 
 def _error(raw: Any) -> bytes:
-    socket = _socket(raw)
+    socket = socket_of(raw)
     body = b""
     end = time.monotonic() + PATIENCE
     try:
@@ -99,7 +99,8 @@ def _reply(raw: Any) -> bytes:
     return bytes(body)
 
 
-def _socket(raw: Any) -> Any:
+def socket_of(raw: Any) -> Any:
+    """The socket that an answer's body comes through; None where it cannot be found."""
     # urllib3 does not show it, least of all once the connection is to be closed after the answer.
     stream = getattr(getattr(raw, "_fp", None), "fp", None)
     return getattr(getattr(stream, "raw", None), "_sock", None)

@@ -13,7 +13,8 @@ from prima_bench.storage.cache.store import Cache
 from prima_bench.storage.content import Content, Part
 from prima_bench.storage.errors import CacheError, IntegrityError, StorageError
 from prima_bench.storage.transfer import retry
-from prima_bench.storage.transfer.pool import PartReader, read_all
+from prima_bench.storage.transfer.parts import PartReader
+from prima_bench.storage.transfer.pool import read_all
 from prima_bench.storage.transfer.progress import Progress
 from prima_bench.storage.transfer.ranges import Source
 from prima_bench.storage.transfer.retry import CancelledError
@@ -45,7 +46,14 @@ def download(client: Any, address: ObjectUri, content: Content, cache: Cache, *,
     with Progress(str(address), content.size) as progress:
 
         def source() -> Source:
-            return Source(client, address, content.size, threading.Event(), progress.add)
+            cancelled = threading.Event()
+
+            def arrived(count: int) -> None:
+                # Threads that are late count no more: by then somebody else may bring the same bytes.
+                if not cancelled.is_set():
+                    progress.add(count)
+
+            return Source(client, address, content.size, cancelled, arrived, progress.note, progress.look)
 
         for _ in range(_REMOVALS):
             if content.by_part:
@@ -101,17 +109,21 @@ def _as_a_whole(
     with PlainFile(cache.layout, content, uri=str(source.address)) as file:
         file.adopt(remove=alone)
         check_room(cache.layout, content.size - file.written, uri=str(source.address))
+        joins = True
         for attempt in range(1, retry.BACKOFF.attempts + 1):
             resumed = file.written
             progress.restart(resumed)
-            reader = PartReader(_noticed(source, file), file.etag, strict=True)
+            reader = PartReader(_noticed(source, file), file.etag, strict=True, joins=joins)
             order = _InOrder(file, reader)
             try:
                 read_all(reader, _from(content, resumed), order)
                 return file.publish()
             except StorageError as error:
-                # What an earlier download left may be of another object, and so may the parts of one that changed.
-                stale = reader.replaced or (resumed and isinstance(error, IntegrityError))
+                # What an earlier download left may be of another object, and so may the parts of one that changed, and
+                # the pieces of a part.
+                wrong = isinstance(error, IntegrityError) and not reader.replaced
+                stale = reader.replaced or (wrong and (resumed or reader.joined))
+                joins = joins and not (wrong and reader.joined)
                 if not stale or attempt == retry.BACKOFF.attempts:
                     raise
             order.close()

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from prima_bench.storage.content import Part
-from prima_bench.storage.errors import IntegrityError, TransferError
-from prima_bench.storage.transfer.ranges import Received, Source, read_range
-from prima_bench.storage.transfer.retry import CancelledError, Failure, retried
+from prima_bench.storage.errors import TransferError
+from prima_bench.storage.transfer.parts import PartReader
+from prima_bench.storage.transfer.ranges import Source
+from prima_bench.storage.transfer.retry import CancelledError
 
 Take = Callable[[Part, memoryview], None]
 
@@ -24,84 +25,7 @@ THREADS = min(6, 2 * (os.cpu_count() or 1))
 LONGEST_HEAD = 300.0
 """Seconds for an answer to begin. It ends what no time-out of the socket ends: a head that drips."""
 
-_INTEGRITY_TRIES = 2
 _TICK = 0.2
-
-
-class PartReader:
-    """Reads parts of one object, each verified where its digest is known.
-
-    Attributes:
-        source: The object.
-        etag: What the store calls it, once an answer has said so; every further range must come from the same one.
-        replaced: Whether it is another one by now, where it may not be.
-    """
-
-    def __init__(self, source: Source, etag: str | None = None, *, strict: bool) -> None:
-        """Bind to an object.
-
-        Args:
-            source: The object.
-            etag: What it was called by an earlier download.
-            strict: Whether it may not be replaced meanwhile. Where every part is verified it may, as long as the bytes
-                are the same.
-        """
-        self.source = source
-        self.etag = etag
-        self.replaced = False
-        self._strict = strict
-        self._conditional = True
-        self._lock = threading.Lock()
-
-    def read(self, part: Part, into: memoryview) -> None:
-        """Read one part, with retries.
-
-        Raises:
-            StorageError: If it cannot be had, or is not the pinned one.
-            CancelledError: If the transfer was given up.
-        """
-        retried(lambda: self._attempt(part, into), self.source.cancelled)
-
-    def _attempt(self, part: Part, into: memoryview) -> Failure | None:
-        etag = self.etag
-        condition = etag if etag and self._conditional and _can_hold(etag) else None
-        answer = read_range(self.source, part, into, condition)
-        if isinstance(answer, Received):
-            return self._same_object(answer.etag) or self._verified(part, answer.sha256)
-        if not answer.replaced:
-            return answer
-        if self._strict:
-            self.replaced = True
-            return Failure(answer.error)
-        # Not again: replicas of a store may each call it something else, and every part is verified.
-        self._conditional = False
-        return answer
-
-    def _same_object(self, etag: str) -> Failure | None:
-        with self._lock:
-            if not self.etag:
-                self.etag = etag or None
-            elif self._strict and etag != self.etag:
-                self.replaced = True
-                hint = "Somebody uploads it just now; try again when that has ended."
-                return Failure(IntegrityError(f"{self.source.address}: was replaced while it was read", hint=hint))
-        return None
-
-    def _verified(self, part: Part, found: str | None) -> Failure | None:
-        if found is None:
-            return None
-        try:
-            part.check(found, uri=str(self.source.address))
-        except IntegrityError as error:
-            self.source.arrived(-part.length)
-            # Once more: the network may have damaged it, and then only this part is paid for twice.
-            return Failure(error.with_traceback(None), _INTEGRITY_TRIES)
-        return None
-
-
-def _can_hold(etag: str) -> bool:
-    # As a condition a weak one never holds, and what is not printable cannot be sent.
-    return not etag.startswith("W/") and etag.isascii() and etag.isprintable()
 
 
 def read_all(reader: PartReader, parts: Iterable[Part], take: Take, *, threads: int = THREADS) -> None:
@@ -178,6 +102,7 @@ def _in_threads(reader: PartReader, parts: Iterator[Part], take: Take, threads: 
         watch = Watch(reader.source)
         while left:
             watch.look()
+            reader.source.looked()
             try:
                 # With an end, so that an interrupt is heard on every system.
                 error = ended.get(timeout=_TICK)

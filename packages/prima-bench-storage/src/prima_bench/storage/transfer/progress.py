@@ -17,6 +17,9 @@ from typing import Self
 EVERY = 0.5
 """Seconds between two reports, and before the first."""
 
+NOTED = 5.0
+"""Seconds for which a note is shown, and for which nothing may come before that is told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -28,6 +31,7 @@ class Report:
         total: Bytes in all.
         rate: Bytes a second since it began.
         finished: Whether this is the last report.
+        note: What happened just now, such as that a connection broke off; empty where all goes well.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Report:
     total: int
     rate: float
     finished: bool
+    note: str = ""
 
     @property
     def remaining(self) -> float | None:
@@ -46,9 +51,23 @@ class Report:
 
         >>> str(Report("train.h5ad", 30_000_000, 120_000_000, 10e6, False))
         'train.h5ad: 30.0 of 120.0 MB, 10.0 MB/s, 9 s left'
+        >>> str(Report("manifest.json", 0, 700, 0.0, False, "connection broke off, trying again (2 of 5)"))
+        'manifest.json: 0 of 700 bytes; connection broke off, trying again (2 of 5)'
         """
-        left = "" if self.remaining is None else f", {self.remaining:.0f} s left"
-        return f"{self.name}: {self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB, {self.rate / 1e6:.1f} MB/s{left}"
+        unit = next(unit for unit in _UNITS if self.total >= unit[0])
+        told = [f"{_amount(self.done, unit)} of {_amount(self.total, unit)} {unit[1]}"]
+        if self.remaining is not None:
+            unit = next(unit for unit in _UNITS if self.rate >= unit[0] or not unit[2])
+            told += [f"{_amount(self.rate, unit)} {unit[1]}/s", f"{self.remaining:.0f} s left"]
+        return f"{self.name}: {', '.join(told)}{self.note and '; ' + self.note}"
+
+
+_UNITS = ((10**6, "MB", 1), (10**3, "kB", 1), (0, "bytes", 0))
+
+
+def _amount(count: float, unit: tuple[int, str, int]) -> str:
+    length, _, digits = unit
+    return f"{count / (length or 1):.{digits}f}"
 
 
 Listener = Callable[[Report], None]
@@ -97,7 +116,9 @@ class Progress:
         self._lock = threading.Lock()
         self._done = self._moved = 0
         self._ended = False
-        self._start = self._told = time.monotonic()
+        self._note = ""
+        self._start = self._told = self._came = time.monotonic()
+        self._noted = -NOTED
 
     def __enter__(self) -> Self:
         return self
@@ -105,16 +126,31 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._ended = True
-            self._listener(self._report(finished=True))
+            self._listener(self._report(time.monotonic(), finished=True))
 
     def add(self, count: int) -> None:
         """Count bytes that were moved; a negative number takes back what must be moved again."""
         with self._lock:
+            now = time.monotonic()
             self._moved += count
             self._done += count
-            if time.monotonic() - self._told >= EVERY and not self._ended:
-                self._told = time.monotonic()
-                self._listener(self._report(finished=False))
+            if count > 0:
+                self._came = now
+            self._tell(now)
+
+    def note(self, text: str) -> None:
+        """Say what happened, in a few words; of several things the last one is shown, for a moment."""
+        with self._lock:
+            now = time.monotonic()
+            self._note, self._noted = text, now
+            self._tell(now)
+
+    def look(self) -> None:
+        """Tell of a note or a silence also while nothing comes; to be called now and then."""
+        with self._lock:
+            now = time.monotonic()
+            if self._news(now):
+                self._tell(now)
 
     def skip(self, count: int) -> None:
         """Count bytes that need not be moved."""
@@ -125,7 +161,20 @@ class Progress:
         """Begin anew with so many bytes that are there."""
         with self._lock:
             self._done, self._moved = done, 0
+            self._came = time.monotonic()
 
-    def _report(self, *, finished: bool) -> Report:
-        seconds = time.monotonic() - self._start
-        return Report(self._name, self._done, self._total, self._moved / seconds if seconds > 0 else 0.0, finished)
+    def _tell(self, now: float) -> None:
+        if now - self._told >= EVERY and not self._ended:
+            self._told = now
+            self._listener(self._report(now, finished=False))
+
+    def _news(self, now: float) -> str:
+        if now - self._noted < NOTED:
+            return self._note
+        silent = now - self._came
+        return f"nothing came for {silent:.0f} s" if silent >= NOTED else ""
+
+    def _report(self, now: float, *, finished: bool) -> Report:
+        seconds = now - self._start
+        rate = self._moved / seconds if seconds > 0 else 0.0
+        return Report(self._name, self._done, self._total, rate, finished, "" if finished else self._news(now))

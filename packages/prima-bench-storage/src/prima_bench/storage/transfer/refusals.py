@@ -53,10 +53,10 @@ def asked(address: ObjectUri, request: Callable[[], Any]) -> Any:
         return nonsense(address)
 
 
-def refused(address: ObjectUri, error: ClientError) -> Failure:
+def refused(address: ObjectUri, refusal: ClientError) -> Failure:
     """What an answer other than success means."""
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = int(refusal.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    code = str(refusal.response.get("Error", {}).get("Code", ""))
     # botocore puts the status there where there is none; and where an error comes with status 200, it is anything.
     code = code if _CODE.fullmatch(code) else ""
     told = f"the store answers {status}" if not code else f"the store answers {status} {code}"
@@ -64,7 +64,7 @@ def refused(address: ObjectUri, error: ClientError) -> Failure:
         return Failure(NotFoundError(f"{address}: {told}", hint="Check the bucket and the name of the object."))
     if status == 412:
         hint = "It was replaced while it was read; try again."
-        return Failure(TransferError(f"{address}: {told}", hint=hint), None, replaced=True)
+        return Failure(TransferError(f"{address}: {told}", hint=hint), None, replaced=True, event="object was replaced")
     if status == 416:
         hint = "The object is shorter than the pin says: it is another one, or an upload that was cut off."
         return Failure(IntegrityError(f"{address}: {told}", hint=hint))
@@ -73,7 +73,8 @@ def refused(address: ObjectUri, error: ClientError) -> Failure:
         return Failure(TransferError(f"{address}: a proxy answers {status}", hint=hint))
     # What stands before a store has numbers of its own, such as 522.
     if status in (408, 425, 429) or (500 <= status < 600 and status not in _NEVER) or code in _BUSY:
-        return Failure(TransferError(f"{address}: {told}", hint="The store is busy; try again later."), None)
+        error = TransferError(f"{address}: {told}", hint="The store is busy; try again later.")
+        return Failure(error, None, event="store is busy")
     if 300 <= status < 400 or code in _REGION:
         hint = f"Set {REGION} to the bucket's region, or check {ENDPOINT_VARIABLES[address.scheme]}."
         return Failure(AccessError(f"{address}: {told}", hint=hint))
@@ -102,4 +103,4 @@ def broken_off(address: ObjectUri, error: Exception) -> Failure:
             " REQUESTS_CA_BUNDLE may name a file with the certificates to trust, such as those of your organisation."
         )
     reason = f"{address}: {type(error).__name__} while talking to the store"
-    return Failure(TransferError(reason, hint=hint), 1 if hopeless else None)
+    return Failure(TransferError(reason, hint=hint), 1 if hopeless else None, event="no answer")

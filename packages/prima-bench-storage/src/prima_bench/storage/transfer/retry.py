@@ -57,31 +57,43 @@ class Failure:
         error: What to raise.
         again: How often it is worth trying in all; None for as often as the back-off allows.
         replaced: Whether the object is no longer the one that was asked for.
+        brought: Whether it got somewhere all the same, so that the tries before it count no more. Whoever says so sees
+            to it that this comes to an end.
+        event: What happened, in a few words for the line that shows progress.
     """
 
     error: StorageError
     again: int | None = 1
     replaced: bool = False
+    brought: bool = False
+    event: str = "that failed"
 
 
-def retried[T](request: Callable[[], T | Failure], cancelled: threading.Event) -> T:
+def retried[T](
+    request: Callable[[], T | Failure],
+    cancelled: threading.Event,
+    told: Callable[[str], None] = lambda event: None,
+) -> T:
     """The outcome of a request that is tried again while that is worth it.
 
     Args:
         request: Makes one try.
         cancelled: Set when nobody wants the outcome any more; it ends a wait.
+        told: Told what happened, before it is tried again.
 
     Raises:
         StorageError: Why the last try failed.
         CancelledError: If it was cancelled.
     """
-    attempt = 0
+    failed = 0
     while True:
-        attempt += 1
         outcome = request()
         if not isinstance(outcome, Failure):
             return outcome
-        if attempt >= min(BACKOFF.attempts, outcome.again or BACKOFF.attempts):
+        failed = 0 if outcome.brought else failed + 1
+        most = min(BACKOFF.attempts, outcome.again or BACKOFF.attempts)
+        if failed >= most:
             raise outcome.error
-        if cancelled.wait(BACKOFF.wait(attempt)):
+        told(f"{outcome.event}, trying again ({failed + 1} of {most})")
+        if cancelled.wait(BACKOFF.wait(max(1, failed))):
             raise CancelledError

@@ -11,7 +11,8 @@ from typing import Any
 
 from prima_bench.storage.content import Content
 from prima_bench.storage.errors import AccessError, ConflictError, IntegrityError, NotFoundError, StorageError
-from prima_bench.storage.transfer.pool import PartReader, read_all
+from prima_bench.storage.transfer.parts import PartReader
+from prima_bench.storage.transfer.pool import read_all
 from prima_bench.storage.transfer.progress import Progress
 from prima_bench.storage.transfer.ranges import Source
 from prima_bench.storage.transfer.refusals import asked
@@ -34,7 +35,7 @@ def lies_there(client: Any, address: ObjectUri, content: Content) -> bool:
         TransferError: If the store could not be reached.
     """
     with Progress(f"checking {address}", content.size) as progress:
-        source = Source(client, address, content.size, threading.Event(), progress.add)
+        source = Source(client, address, content.size, threading.Event(), progress.add, progress.note, progress.look)
         try:
             read_all(PartReader(source, strict=True), content.parts(), lambda part, data: None)
         except NotFoundError:
@@ -60,8 +61,7 @@ def put(client: Any, address: ObjectUri, path: Path, content: Content) -> None:
     """
     with Progress(f"uploading {address}", content.size) as progress:
         if content.size <= SINGLE:
-            _put_single(client, address, b"".join(_pieces(path, content, address)))
-            progress.add(content.size)
+            _put_single(client, address, b"".join(_pieces(path, content, address)), progress)
         else:
             _put_multipart(client, address, _pieces(path, content, address), content, progress)
 
@@ -78,10 +78,11 @@ def _pieces(path: Path, content: Content, address: ObjectUri) -> Iterator[bytes]
         raise AccessError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
 
 
-def _put_single(client: Any, address: ObjectUri, data: bytes) -> None:
+def _put_single(client: Any, address: ObjectUri, data: bytes, progress: Progress) -> None:
     arguments = {"Bucket": address.bucket, "Key": address.key, "Body": data, "ContentType": _TYPE}
     with contextlib.suppress(_TakenError):  # reading back tells what lies there now
-        _ask_once(address, client.put_object, arguments)
+        _ask_once(address, client.put_object, arguments, progress)
+    progress.add(len(data))
 
 
 def _put_multipart(
@@ -89,16 +90,16 @@ def _put_multipart(
 ) -> None:
     where = {"Bucket": address.bucket, "Key": address.key}
     # What is missing in an answer counts as one that no store gives.
-    upload = _ask(address, lambda: client.create_multipart_upload(**where, ContentType=_TYPE)["UploadId"])
+    upload = _ask(address, lambda: client.create_multipart_upload(**where, ContentType=_TYPE)["UploadId"], progress)
     try:
         done = []
         together = -(-len(content.digests) // _MAX_PARTS)
         for number, data in enumerate(_joined(pieces, together), start=1):
             part = {**where, "UploadId": upload, "PartNumber": number, "Body": data}
-            done.append({"PartNumber": number, "ETag": _ask(address, partial(_etag_of, client, part))})
+            done.append({"PartNumber": number, "ETag": _ask(address, partial(_etag_of, client, part), progress)})
             progress.add(len(data))
         whole = {**where, "UploadId": upload, "MultipartUpload": {"Parts": done}}
-        _ask_once(address, client.complete_multipart_upload, whole)
+        _ask_once(address, client.complete_multipart_upload, whole, progress)
     except _TakenError:
         _abandon(client, address, {**where, "UploadId": upload})  # reading back tells what lies there now
     except BaseException:
@@ -124,17 +125,17 @@ class _TakenError(StorageError):
     """Something lies there already, perhaps by an earlier try of ours."""
 
 
-def _ask_once(address: ObjectUri, request: Callable[..., Any], arguments: dict[str, Any]) -> None:
+def _ask_once(address: ObjectUri, request: Callable[..., Any], arguments: dict[str, Any], progress: Progress) -> None:
     try:
         # Two publishers at once: the store itself lets only the first one in, where it knows how.
-        _ask(address, lambda: request(**arguments, IfNoneMatch="*"), last=True)
+        _ask(address, lambda: request(**arguments, IfNoneMatch="*"), progress, last=True)
     except AccessError as error:
         if "NotImplemented" not in error.message:
             raise
-        _ask(address, lambda: request(**arguments), last=True)
+        _ask(address, lambda: request(**arguments), progress, last=True)
 
 
-def _ask(address: ObjectUri, request: Callable[[], Any], *, last: bool = False) -> Any:
+def _ask(address: ObjectUri, request: Callable[[], Any], progress: Progress, *, last: bool = False) -> Any:
     tries = 0
 
     def attempt() -> Any:
@@ -147,4 +148,4 @@ def _ask(address: ObjectUri, request: Callable[[], Any], *, last: bool = False) 
         joined = last and tries > 1 and "NoSuchUpload" in answer.error.message
         return Failure(_TakenError(answer.error.message)) if answer.replaced or joined else answer
 
-    return retried(attempt, threading.Event())
+    return retried(attempt, threading.Event(), progress.note)
