@@ -127,7 +127,9 @@ def test_a_dataset_is_published_registered_fetched_and_evaluated_offline(
     views = {view.partition("/")[2] for entry in info["entries"] for view in entry["views"]}
     assert views == {"train.h5ad", "test.h5ad", "solution.h5ad", "anchors.json"}
     assert cli("cache", "verify").code == 0
-    assert "train.h5ad" in cli("cache", "info").out
+    told = cli("cache", "info").out
+    assert "train.h5ad" in told
+    assert "manifest of hostedsim@1.0.0" in told
     # Without the cache there is nothing any more.
     assert cli("cache", "clean", "--all").code == 0
     gone = cli("fetch", *task)
@@ -164,7 +166,9 @@ def test_nothing_is_fetched_for_a_place_that_is_none(cli: Cli, monkeypatch: pyte
 def test_publishing_needs_a_keypair_and_a_network(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no HMAC keypair" in cli("recipes", "publish", "pbmc68k", "--to", "gs://bucket").err
     monkeypatch.setenv("PRIMA_BENCH_OFFLINE", "1")
-    assert "PRIMA_BENCH_OFFLINE" in cli("recipes", "publish", "pbmc68k", "--to", "gs://bucket").err
+    refused = cli("recipes", "publish", "pbmc68k", "--to", "gs://bucket").err
+    assert "Unset PRIMA_BENCH_OFFLINE." in refused
+    assert "fetch" not in refused
 
 
 def test_a_spec_is_hosted_or_it_is_not() -> None:

@@ -2,9 +2,11 @@
 
 import copy
 import json
+import re
 import string
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +22,12 @@ from prima_bench.storage import (
     NotFoundError,
     SettingsError,
     StorageError,
+    TransferError,
 )
 from prima_bench.storage.content import PART_SIZE, Content, part_count
 from prima_bench.storage.manifest import publish as publishing
-from prima_bench.storage.manifest.model import MAX_BYTES, Artifact
+from prima_bench.storage.manifest import roots
+from prima_bench.storage.manifest.model import MANIFEST, MAX_BYTES, Artifact
 from prima_bench.storage.manifest.names import check_relative_path
 from prima_bench.storage.manifest.roots import Root, data_roots, from_first
 
@@ -227,8 +231,46 @@ def test_where_datasets_lie(isolated: Path, monkeypatch, root: str, mirrors: str
 @pytest.mark.parametrize("name", ["PRIMA_BENCH_DATA_ROOT", "PRIMA_BENCH_DATA_MIRRORS"])
 def test_what_is_no_root(isolated: Path, monkeypatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsError, match=name):
+    with pytest.raises(SettingsError, match=f"^{name}: {re.escape(repr(value))}") as caught:
         data_roots()
+    assert MANIFEST not in caught.value.message
+    assert "gs://bucket/prefix" in caught.value.hint
+
+
+def test_a_root_that_could_not_be_reached_is_asked_last_for_a_while(caplog, monkeypatch) -> None:
+    clock = [5.0]
+    monkeypatch.setattr(roots, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(roots, "_unreached", {})
+    dead, none, asked = {"gs://a-1"}, {"gs://a-2"}, []
+
+    def get(root: Root) -> str:
+        asked.append(root.uri)
+        if root.uri in dead:
+            raise TransferError("no connection")
+        if root.uri in none:
+            raise NotFoundError("not there")
+        return root.uri
+
+    three = tuple(map(Root, ("gs://a-1", "gs://a-2", "gs://a-3")))
+
+    def order() -> list[str]:
+        asked.clear()
+        assert from_first(three, get) == asked[-1]
+        return [uri[-1:] for uri in asked]
+
+    assert order() == ["1", "2", "3"]
+    clock[0] += roots.LEFT_ALONE - 1
+    assert order() == ["2", "3"]  # that something does not lie there says nothing about the root
+    clock[0] += 1
+    assert order() == ["1", "2", "3"]
+    dead.clear()
+    assert order() == ["2", "3"]
+    none.add("gs://a-3")
+    assert order() == ["2", "3", "1"]
+    # What the first one says counts, in whichever order they were asked.
+    dead.add("gs://a-1")
+    with pytest.raises(TransferError):
+        from_first(three, get)
 
 
 def test_the_first_root_says_why_where_none_can(caplog) -> None:
@@ -241,7 +283,7 @@ def test_the_first_root_says_why_where_none_can(caplog) -> None:
 
     roots = tuple(map(Root, (*said, "gs://a-3")))
     assert from_first(roots, get) == "gs://a-3"
-    assert caplog.messages == ["first; asking the mirror gs://a-2", "second; asking the mirror gs://a-3"]
+    assert caplog.messages == ["first; asking gs://a-2 instead", "second; asking gs://a-3 instead"]
     with pytest.raises(NotFoundError, match="first"):
         from_first(roots[:2], get)
 

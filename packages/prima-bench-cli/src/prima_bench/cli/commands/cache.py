@@ -14,6 +14,7 @@ from prima_bench.cli.render import Steps, facts, remark, table, write, write_jso
 from prima_bench.cli.words import size
 from prima_bench.storage.cache import Cache, upkeep
 from prima_bench.storage.cache.upkeep import Entry
+from prima_bench.storage.manifest.model import manifest_at
 from prima_bench.tasks.errors import IncomparableError, UsageError, counted
 
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -65,7 +66,7 @@ def info(as_json: Json = False) -> None:
     blobs = [e for e in found if e.kind == "blob"]
     if blobs:
         now = time.time()
-        rows = [[e.path.name[:12], size(e.size), _age(now - e.used), ", ".join(e.views) or "-"] for e in blobs]
+        rows = [[e.path.name[:12], size(e.size), _age(now - e.used), _known_as(e)] for e in blobs]
         write()
         write(table(["blob", "size", "unused for", "known as"], rows, right=[1, 2]))
 
@@ -159,6 +160,14 @@ def _totals(found: list[Entry]) -> list[tuple[str, str]]:
         if of_kind or kind == "blob":
             totals.append((label, f"{len(of_kind)}, {size(sum(e.size for e in of_kind))}"))
     return totals
+
+
+def _known_as(entry: Entry) -> str:
+    if entry.views:
+        return ", ".join(entry.views)
+    # It is kept under no name of its own: what leads to it is its digest.
+    manifest = manifest_at(entry.path)
+    return "-" if manifest is None else f"manifest of {manifest.name}@{manifest.version}"
 
 
 def _record(entry: Entry) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from prima_bench.storage.content import PART_SIZE, Content
@@ -155,6 +156,22 @@ class Manifest:
                 hint=f"It has {', '.join(a.name for a in self.artifacts[:10])}.",
             )
         return found
+
+
+def manifest_at(path: Path) -> Manifest | None:
+    """The manifest that a file holds; None where it holds something else, or cannot be read.
+
+    >>> manifest_at(Path("no/such/file")) is None
+    True
+    """
+    try:
+        with path.open("rb") as stream:
+            # Most files are something else, and are not read for that.
+            if stream.peek(1)[:1] != b"{" or path.stat().st_size > MAX_BYTES:
+                return None
+            return Manifest.parse(stream.read(MAX_BYTES))
+    except (OSError, ManifestError):
+        return None
 
 
 @functools.lru_cache(maxsize=16)

@@ -69,7 +69,7 @@ def publish(
         document = Path(folder, MANIFEST)
         document.write_bytes(manifest.to_bytes())
         last = (_address(root, manifest, MANIFEST), document, measure(document))
-        client = connect(last[0], permit(last[0], reason="is to be uploaded"))
+        client = connect(last[0], permit(last[0], reason="is to be uploaded", instead=""))
         from prima_bench.storage.transfer.upload import lies_there, put
 
         def bring(address: ObjectUri, path: Path, content: Content) -> None:

@@ -8,6 +8,7 @@ Below every root the layout is the same::
 
 import logging
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,13 @@ from prima_bench.storage.uri import parse_uri
 ROOT = "PRIMA_BENCH_DATA_ROOT"
 MIRRORS = "PRIMA_BENCH_DATA_MIRRORS"
 CANONICAL = "gs://prima-mente-benchmark"
+
+_HINT = "Write gs://bucket/prefix, s3://bucket/prefix or file:///folder."
+
+LEFT_ALONE = 60.0
+"""Seconds for which a root that could not be reached is asked last: finding that out takes many tries."""
+
+_unreached: dict[str, float] = {}
 
 _ELSEWHERE = (AccessError, CredentialsError, IntegrityError, NotFoundError, OfflineError, TransferError)
 """What another root may do better."""
@@ -55,11 +63,22 @@ class Root:
 
         >>> Root.parse("gs://bucket/prefix/").of("sim", "1.0.0", "train.h5ad")
         'gs://bucket/prefix/sim/1.0.0/train.h5ad'
+        >>> Root.parse("lab/sets")
+        Traceback (most recent call last):
+        ...
+        prima_bench.storage.errors.AddressError: 'lab/sets' is no data root: not a URI that prima-bench reads
+        hint: Write gs://bucket/prefix, s3://bucket/prefix or file:///folder.
         """
         root = cls(text.strip().rstrip("/"))
         if root.uri.startswith("package://"):
-            raise AddressError(f"{text!r}: nothing is hosted inside a package")
-        parse_uri(root.of("name", "version", MANIFEST))
+            raise AddressError(f"{text!r}: nothing is hosted inside a package", hint=_HINT)
+        below = root.of("name", "version", MANIFEST)
+        try:
+            parse_uri(below)
+        except AddressError as error:
+            # What was given is named, not what would lie below it.
+            why = error.message.removeprefix(f"{below!r}: ")
+            raise AddressError(f"{text!r} is no data root: {why}", hint=_HINT) from None
         return root
 
     def of(self, name: str, version: str, path: str) -> str:
@@ -81,25 +100,32 @@ def data_roots() -> tuple[Root, ...]:
             try:
                 roots.append(Root.parse(text))
             except AddressError as error:
-                hint = "Write gs://bucket/prefix, s3://bucket/prefix or file:///folder; mirrors with blanks in between."
+                hint = f"{_HINT} Several are written with blanks in between." if name == MIRRORS else _HINT
                 raise SettingsError(f"{name}: {error.message}", hint=hint) from None
     return tuple(roots)
 
 
 def from_first[T](roots: Sequence[Root], get: Callable[[Root], T]) -> T:
-    """What the first root gives that can.
+    """What the first root gives that can; one that could not be reached a moment ago is asked last.
 
     Raises:
         StorageError: What the first root said, where none can.
     """
-    said: StorageError | None = None
-    for number, root in enumerate(roots, start=1):
+    said: dict[Root, StorageError] = {}
+    order = sorted(roots, key=_is_unreached)
+    for number, root in enumerate(order, start=1):
         try:
             return get(root)
         except _ELSEWHERE as error:
-            said = said or error
-            if number < len(roots):
-                _log.warning("%s; asking the mirror %s", error.message, roots[number].uri)
-    if said is None:
+            said[root] = error
+            if isinstance(error, TransferError):
+                _unreached[root.uri] = time.monotonic()
+            if number < len(order):
+                _log.warning("%s; asking %s instead", error.message, order[number].uri)
+    if not said:
         raise SettingsError(f"there is no root for datasets; {ROOT} is empty")
-    raise said
+    raise said[roots[0]]
+
+
+def _is_unreached(root: Root) -> bool:
+    return time.monotonic() - _unreached.get(root.uri, -LEFT_ALONE) < LEFT_ALONE

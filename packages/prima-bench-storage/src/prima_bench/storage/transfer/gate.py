@@ -12,12 +12,15 @@ from prima_bench.storage.settings import OFFLINE, offline
 from prima_bench.storage.uri import ObjectUri
 
 
-def permit(address: ObjectUri, *, reason: str) -> Credentials:
+def permit(
+    address: ObjectUri, *, reason: str, instead: str = ", or fetch it once where there is a network"
+) -> Credentials:
     """The keypair for the store that ``address`` names, if the network may be used at all.
 
     Args:
         address: An object.
         reason: Why the network is needed, after the address, for the error that says it may not be used.
+        instead: What else one can do than allow it, for its hint.
 
     Raises:
         OfflineError: If ``PRIMA_BENCH_OFFLINE`` is set.
@@ -27,7 +30,7 @@ def permit(address: ObjectUri, *, reason: str) -> Credentials:
     if offline():
         raise OfflineError(
             f"{address}: {reason}, and {OFFLINE} is set",
-            hint=f"Unset {OFFLINE}, or fetch it once where there is a network.",
+            hint=f"Unset {OFFLINE}{instead}.",
         )
     return Credentials.from_environment()
 

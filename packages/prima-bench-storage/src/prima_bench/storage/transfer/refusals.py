@@ -14,6 +14,7 @@ from prima_bench.storage.client import ENDPOINT_VARIABLES
 from prima_bench.storage.credentials import KEY_ID, REGION, SECRET
 from prima_bench.storage.errors import AccessError, IntegrityError, NotFoundError, TransferError
 from prima_bench.storage.transfer.retry import Failure
+from prima_bench.storage.transfer.unreachable import reason
 from prima_bench.storage.uri import ObjectUri
 
 _NOT_FOUND = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchVersion", "NotFound"})
@@ -102,5 +103,4 @@ def broken_off(address: ObjectUri, error: Exception) -> Failure:
         hint += (
             " REQUESTS_CA_BUNDLE may name a file with the certificates to trust, such as those of your organisation."
         )
-    reason = f"{address}: {type(error).__name__} while talking to the store"
-    return Failure(TransferError(reason, hint=hint), 1 if hopeless else None, event="no answer")
+    return Failure(TransferError(f"{address}: {reason(error)}", hint=hint), 1 if hopeless else None, event="no answer")
