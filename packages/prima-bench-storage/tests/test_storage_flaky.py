@@ -207,6 +207,16 @@ def test_bytes_that_are_always_wrong_behind_a_piece(faulty, fault, wanted: Conte
 
 
 @BOTH
+def test_a_store_that_goes_on_wrongly_is_asked_for_whole_parts(faulty, fault, wanted: Content) -> None:
+    faulty.objects["/bucket/key"] = DATA
+    cuts = Once(fault(end=5000), None, fault(end=5000))
+    faulty.script = lambda request: cuts(request) or (fault(flip=7) if request.span[0] % PART else None)
+    assert fetch_content(URI, wanted).read_bytes() == DATA
+    asked = [r.span[0] - PART for r in faulty.requests if r.span[0] // PART == 1]
+    assert asked == [0, 5000, 0, 0]
+
+
+@BOTH
 def test_an_object_that_is_wrong_is_told_as_such_also_over_a_flaky_link(faulty, fault, wanted: Content) -> None:
     faulty.objects["/bucket/key"] = OTHER
     faulty.script = Once(fault(end=5000))

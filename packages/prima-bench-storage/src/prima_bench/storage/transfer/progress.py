@@ -58,7 +58,9 @@ class Report:
         told = [f"{_amount(self.done, unit)} of {_amount(self.total, unit)} {unit[1]}"]
         if self.remaining is not None:
             unit = next(unit for unit in _UNITS if self.rate >= unit[0] or not unit[2])
-            told += [f"{_amount(self.rate, unit)} {unit[1]}/s", f"{self.remaining:.0f} s left"]
+            told.append(f"{_amount(self.rate, unit)} {unit[1]}/s")
+            if not self.note:  # else that is all too bold a guess
+                told.append(f"{self.remaining:.0f} s left")
         return f"{self.name}: {', '.join(told)}{self.note and '; ' + self.note}"
 
 
