@@ -328,7 +328,7 @@ def test_any_cuts_with_progress_give_the_right_bytes_and_cost_none_twice(faulty,
     read_all(reader, wanted.parts(), got)
     assert got.data == DATA
     assert sum(counted) == len(DATA)
-    assert min(counted) > 0
+    assert min(counted) >= 0
 
 
 @SHARED

@@ -5,9 +5,13 @@ import os
 import pty
 import sys
 import termios
+import threading
+import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -180,3 +184,32 @@ def test_nothing_happens_after_the_end(clock: list[float]) -> None:
 )
 def test_amounts_are_told_in_units_that_fit(done: int, total: int, rate: float, told: str) -> None:
     assert str(Report("a", done, total, rate, False)) == told
+
+
+def test_what_comes_late_of_an_attempt_that_was_given_up_is_not_counted(faulty, fault, content) -> None:
+    size = 50_000
+    faulty.objects["/bucket/key"] = DATA[: 2 * size]
+    asked, again = threading.Event(), threading.Event()
+    times = Counter[int]()
+
+    def script(request: Any) -> Any:
+        part = request.span[0] // size
+        times[part] += 1
+        if times[part] > 1:
+            if part == 0:
+                again.set()
+                time.sleep(0.3)  # what was held comes first
+        elif part == 1:
+            asked.wait(30)
+            return fault(status=412)
+        else:
+            asked.set()
+            again.wait(30)
+        return None
+
+    faulty.script = script
+    heard: list[Report] = []
+    with listening(heard.append):
+        fetch_content("gs://bucket/key", content(DATA[: 2 * size], part_size=size, by_part=False))
+    assert times == {0: 2, 1: 2}
+    assert heard[-1].done == 2 * size

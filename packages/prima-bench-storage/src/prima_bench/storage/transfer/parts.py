@@ -83,7 +83,7 @@ class PartReader:
         elif continued and failure.again is not None and not self.replaced:
             # What answers does not know how to go on. That is no reason to fail: it may still give the part at once.
             reading.joins = False
-            failure = dataclasses.replace(failure, again=None, brought=True)
+            failure = dataclasses.replace(failure, again=None, brought=True, event="store cannot go on there")
         self.source.arrived(-reading.got)
         reading.begin_again()
         return failure
