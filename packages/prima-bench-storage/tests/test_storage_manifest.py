@@ -27,7 +27,7 @@ from prima_bench.storage import (
 from prima_bench.storage.content import PART_SIZE, Content, part_count
 from prima_bench.storage.manifest import publish as publishing
 from prima_bench.storage.manifest import roots
-from prima_bench.storage.manifest.model import MANIFEST, MAX_BYTES, Artifact
+from prima_bench.storage.manifest.model import MANIFEST, MAX_BYTES, Artifact, manifest_at
 from prima_bench.storage.manifest.names import check_relative_path
 from prima_bench.storage.manifest.roots import Root, data_roots, from_first
 
@@ -365,3 +365,20 @@ def test_what_cannot_be_described(tmp_path: Path) -> None:
 def test_a_parsed_manifest_is_not_shared_with_who_reads_it() -> None:
     value = document()
     assert Manifest.parse(json.dumps(copy.deepcopy(value)).encode()).name == value["name"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"train", b"{}", b"{" * 100_000, b'{"a":' * 100_000, b'{"schema": NaN}', b"{\xff"]
+)
+def test_a_file_that_is_no_manifest(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(data)
+    assert manifest_at(path) is None
+    assert manifest_at(tmp_path) is None
+
+
+def test_a_file_that_is_a_manifest(hosted, tmp_path: Path) -> None:
+    hosted()
+    found = manifest_at(tmp_path / "root" / "sim" / "1.0.0" / MANIFEST)
+    assert found is not None
+    assert (found.name, found.version) == ("sim", "1.0.0")
