@@ -96,6 +96,19 @@ def test_a_proxy_that_is_not_there(told: Callable[[str], str], closed_port: int,
     assert message == f"{URI}: the proxy 127.0.0.1:{closed_port} cannot be reached: it was refused"
 
 
+def test_proxy_variables_that_were_changed_are_looked_at_again(
+    told: Callable[[str], str], closed_port: int, monkeypatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    address = "http://another-store.invalid"
+    assert told(address) == f"{URI}: no connection to another-store.invalid:80: its name was not found"
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port}")
+    assert told(address) == f"{URI}: the proxy 127.0.0.1:{closed_port} cannot be reached: it was refused"
+    monkeypatch.setenv("no_proxy", "another-store.invalid")
+    assert told(address) == f"{URI}: no connection to another-store.invalid:80: its name was not found"
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [

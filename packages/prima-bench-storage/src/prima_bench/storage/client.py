@@ -6,10 +6,12 @@ configuration with botocore's built-in default, knows no configuration file and 
 """
 
 import functools
+import hashlib
 import ipaddress
 import os
 import threading
 import urllib.parse
+import urllib.request
 from typing import Any
 
 from boto3.session import Session as Boto3Session
@@ -27,7 +29,7 @@ from prima_bench.storage.settings import setting
 GCS_ENDPOINT = "https://storage.googleapis.com"
 ENDPOINT_VARIABLES = {"gs": "PRIMA_BENCH_GCS_ENDPOINT_URL", "s3": "PRIMA_BENCH_S3_ENDPOINT_URL"}
 
-_clients: dict[tuple[int, str | None, Credentials], Any] = {}
+_clients: dict[tuple[int, str | None, Credentials, bytes], Any] = {}
 _lock = threading.Lock()
 
 
@@ -42,14 +44,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def object_client(scheme: str, credentials: Credentials) -> Any:
-    """The boto3 S3 client for ``s3`` or ``gs`` URIs; one per process, endpoint and keypair.
+    """The boto3 S3 client for ``s3`` or ``gs`` URIs; one per process, endpoint, keypair and proxies.
 
     Raises:
         SettingsError: If the configured endpoint is not an ``http://`` or ``https://`` address, or the region is none.
     """
     endpoint = endpoint_url(scheme)
     # The process is part of the key: a forked child must not share its parent's connections.
-    key = (os.getpid(), endpoint, credentials)
+    key = (os.getpid(), endpoint, credentials, _proxies())
     with _lock:
         if key not in _clients:
             client = _new_client(endpoint, credentials)
@@ -60,6 +62,12 @@ def object_client(scheme: str, credentials: Credentials) -> Any:
                 )
             _clients[key] = client
         return _clients[key]
+
+
+def _proxies() -> bytes:
+    # A client asks for its proxies once. The hash, since the variables may hold a password.
+    found = urllib.request.getproxies_environment()
+    return hashlib.sha256(repr(sorted(found.items())).encode(errors="surrogateescape")).digest()
 
 
 def endpoint_url(scheme: str) -> str | None:
