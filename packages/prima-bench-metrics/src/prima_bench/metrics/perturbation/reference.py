@@ -167,11 +167,7 @@ class PerturbationReference:
         """
         if self.scale == "counts":
             return log_profiles(sums, target_sum or median_total(self.sums()))
-        if target_sum:
-            raise InputError(
-                f"target_sum={target_sum} has no meaning on scale {self.scale}",
-                hint="It is a total of counts: leave it out, or take metrics that are not for counts.",
-            )
+        check_target_sum(target_sum, self.scale)
         return mean_profiles(sums, cells)
 
     def kept_genes(self, exclude: ExcludeTargets) -> Tensor | None:
@@ -200,6 +196,15 @@ def check_scale(scale: str) -> None:
     """Raise InputError unless ``scale`` is a known one."""
     if scale not in get_args(Scale):
         raise InputError(f"unknown scale {scale!r}", hint=f"Choose one of {', '.join(get_args(Scale))}.")
+
+
+def check_target_sum(target_sum: float, scale: Scale) -> None:
+    """Raise InputError if a total is given for values that are not counts."""
+    if target_sum and scale != "counts":
+        raise InputError(
+            f"target_sum={target_sum} has no meaning on scale {scale}",
+            hint="It is a total of counts: leave it out, or take metrics that are not for counts.",
+        )
 
 
 def check_codes(group: Tensor, num_perturbations: int) -> None:

@@ -3,11 +3,13 @@
 botocore's errors are looked at and dropped, never chained: its frames hold the secret.
 """
 
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError, ProxyConnectionError, SSLError
+from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from prima_bench.storage.client import ENDPOINT_VARIABLES
@@ -33,6 +35,19 @@ _BUSY = frozenset(
 )
 _NEVER = frozenset({501, 505})
 
+# What botocore, dateutil and we ourselves come to over an answer that no store gives: nested without end, without a
+# field that it must have, with a date or a number that is none. Not MemoryError and such: no answer is to blame there.
+_STUMBLES = (
+    ResponseParserError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+_log = logging.getLogger("prima_bench.storage")
 
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,79}")
 
@@ -50,7 +65,8 @@ def asked(address: ObjectUri, request: Callable[[], Any]) -> Any:
         return refused(address, error)
     except (BotoCoreError, HTTPError, OSError) as error:
         return broken_off(address, error)
-    except Exception:  # noqa: BLE001 - botocore stumbles over odd answers in many ways: RecursionError, TypeError...
+    except _STUMBLES as error:
+        _log.debug("%s: %s over an answer", address, type(error).__name__)
         return nonsense(address)
 
 

@@ -17,7 +17,7 @@ from prima_bench.metrics.numerics import tree_sum
 from prima_bench.metrics.perturbation.base import PerturbationMetric, too_large_error
 from prima_bench.metrics.perturbation.profiles.predicted import predicted_profiles
 from prima_bench.metrics.perturbation.pseudobulk import LARGEST_TARGET_SUM, others_mean, too_large
-from prima_bench.metrics.perturbation.reference import PerturbationReference
+from prima_bench.metrics.perturbation.reference import PerturbationReference, check_target_sum
 
 _BLOCK_ELEMENTS = 1 << 18
 
@@ -68,11 +68,7 @@ class ProfileMetric(PerturbationMetric):
                 f"target_sum cannot be {self.target_sum}",
                 hint=f"Give a total of at most {LARGEST_TARGET_SUM:g}, such as 10000, or 0 for the solution's own.",
             )
-        if self.target_sum and self.scale != "counts":
-            raise InputError(
-                f"target_sum={self.target_sum} has no meaning on scale {self.scale}",
-                hint="It is a total of counts: leave it out, or take metrics that are not for counts.",
-            )
+        check_target_sum(self.target_sum, self.scale)
 
     def unit_values(
         self, batch: Batch, reference: PerturbationReference, chosen: Tensor
