@@ -230,6 +230,15 @@ def test_a_lock_is_removed_once(tmp_path: Path, monkeypatch) -> None:
     taken[0].__exit__(None, None, None)
 
 
+def published(cache: Cache, wanted: Content) -> Path:
+    """The blob, fetched into the cache."""
+    with VerifiedParts(cache.layout, wanted, uri=URI) as file:
+        fill(file, wanted)
+        path = file.publish()
+    assert path is not None
+    return path
+
+
 @pytest.mark.parametrize("how", ["written to", "replaced"])
 @pytest.mark.parametrize("by", ["use", "upkeep"])
 def test_what_changes_while_it_is_read_is_not_taken_for_right(
@@ -237,10 +246,7 @@ def test_what_changes_while_it_is_read_is_not_taken_for_right(
 ) -> None:
     cache = Cache(tmp_path)
     wanted = content(DATA)
-    with VerifiedParts(cache.layout, wanted, uri=URI) as file:
-        fill(file, wanted)
-        path = file.publish()
-    assert path is not None
+    path = published(cache, wanted)
     path.chmod(0o644)
     os.utime(path)
     honest = verify.measure_stream
@@ -269,10 +275,7 @@ def test_what_is_right_is_not_called_damaged_whatever_others_do(
 ) -> None:
     cache = Cache(tmp_path)
     wanted = content(DATA)
-    with VerifiedParts(cache.layout, wanted, uri=URI) as file:
-        fill(file, wanted)
-        path = file.publish()
-    assert path is not None
+    path = published(cache, wanted)
     os.utime(path)
     honest = verify.measure_stream
 
@@ -283,9 +286,7 @@ def test_what_is_right_is_not_called_damaged_whatever_others_do(
             os.utime(path, (0, 0))
         else:
             path.unlink()
-            with VerifiedParts(cache.layout, wanted, uri=URI) as file:
-                fill(file, wanted)
-                file.publish()
+            published(cache, wanted)
         return found
 
     monkeypatch.setattr(verify, "measure_stream", measured)
